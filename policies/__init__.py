@@ -1,0 +1,1 @@
+"""Who runs next. Imports `traces` only; each policy is one short file."""

@@ -1,0 +1,239 @@
+"""The seam between a policy and the engine: what a policy may see and do.
+
+A policy decides who runs in the next step and does nothing else. It is a frozen dataclass of
+settings without memory; everything that changes lives in the `Step` it is given. All times
+are whole picoseconds. A policy sees the declared maximum, never the true output length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from traces.trace import Request
+
+ALL = 1 << 60
+"""No limit."""
+
+
+class Answer(Enum):
+    """What a verb answers. Only OK is true; the others say why not, and name clocks."""
+
+    OK = 0
+    TOKENS = 1
+    """No token budget left (or the whole prompt does not fit what is left)."""
+    BLOCKS = 2
+    """Not enough free blocks, or this step preempted somebody."""
+    RESERVE = 3
+    """Enough free blocks, but not above the reserve."""
+    SEATS = 4
+    """`max_running` sequences run already."""
+    LANE = 5
+    """Its lane's share is used up."""
+    BATCH = 6
+    """The policy waits for a batch to fill."""
+
+    def __bool__(self) -> bool:
+        return self is Answer.OK
+
+
+@dataclass(frozen=True)
+class Stable:
+    """ "In this same state I would decide the same": steps may be leapt over.
+
+    A policy that returns None is asked at every step: right, and merely slower.
+    """
+
+    until: int | None = None
+    """But ask again at this time at the latest; also wakes a step that fed nobody."""
+    arrivals: bool = True
+    """Whether any arrival may change the decision. False: only one that queues ahead of a
+    refused head does."""
+
+
+class View(Protocol):
+    """What a policy sees of a sequence. Read only."""
+
+    @property
+    def arrival(self) -> int: ...
+    @property
+    def queued_at(self) -> int:
+        """When it last entered the queue."""
+        ...
+
+    @property
+    def waited(self) -> int:
+        """Picoseconds in the queue in earlier stays, stalls included."""
+        ...
+
+    @property
+    def index(self) -> int:
+        """Row of the trace: the last tie-breaker."""
+        ...
+
+    @property
+    def prompt(self) -> int: ...
+    @property
+    def declared(self) -> int: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def admitted_at(self) -> int:
+        """When it was last admitted."""
+        ...
+
+    @property
+    def known(self) -> int:
+        """Prompt + outputs so far."""
+        ...
+
+    @property
+    def computed(self) -> int:
+        """Tokens whose KV is in the pool."""
+        ...
+
+    @property
+    def todo(self) -> int:
+        """known - computed: 1 = a decode."""
+        ...
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that it holds."""
+        ...
+
+    @property
+    def preemptions(self) -> int: ...
+    @property
+    def passed_over(self) -> int:
+        """Admissions that went past it while it was at the head."""
+        ...
+
+
+class Queue(Protocol):
+    """A live view of the waiting sequences of one lane, in order. len() is O(1).
+
+    Iterating while admitting is fine: an admitted sequence is gone from it, a refused one
+    is stepped past.
+    """
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[View]: ...
+    def __getitem__(self, at: int) -> View: ...
+
+
+class Step(Protocol):
+    """The step under construction: the verbs. One per replica, reused."""
+
+    @property
+    def now(self) -> int: ...
+    @property
+    def tokens(self) -> int:
+        """Tokens scheduled in this step so far."""
+        ...
+
+    @property
+    def tokens_left(self) -> int: ...
+    @property
+    def seats_left(self) -> int: ...
+    @property
+    def free_blocks(self) -> int: ...
+    @property
+    def more_to_come(self) -> bool:
+        """Whether any request may still arrive."""
+        ...
+
+    @property
+    def running(self) -> Sequence[View]:
+        """In admission order; a resumed sequence goes to the end."""
+        ...
+
+    def waiting(self, lane: str | None = None) -> Queue: ...
+
+    def wanted(self, lane: str, most: int = ALL) -> int:
+        """Prefill tokens that `lane` could use now, running chunks first, `most` a sequence."""
+        ...
+
+    def feed_running(
+        self, most: int = ALL, lane: str | None = None, within: int = ALL
+    ) -> View | None:
+        """Feed running sequences not yet fed, in admission order, from `within` tokens.
+
+        Each gets min(todo, most, budget left, max_model_len - computed - 1); `most` binds only
+        where todo > 1, so 0 means decodes alone; zero tokens is a skip, not a barrier. Returns
+        the first whose blocks cannot be had; called again, it goes on with that one and the
+        same amount.
+        """
+        ...
+
+    def feed(self, seq: View, tokens: int) -> Answer:
+        """Feed one running sequence, once a step."""
+        ...
+
+    def admit(self, seq: View, most: int = ALL, *, whole: bool = False, hold: int = 0) -> Answer:
+        """Start a waiting sequence with up to `most` tokens: seats, budget, gate, reserve, blocks.
+
+        `whole`: all its tokens or none. `hold`: reserve that many token slots at once. After a
+        preemption in this step it answers BLOCKS.
+        """
+        ...
+
+    def preempt(self, seq: View) -> None:
+        """Take a running sequence's KV; it re-enters the queue. Its tokens of this step return."""
+        ...
+
+    def wait(self, seq: View, why: Answer) -> None:
+        """Say why a sequence is not tried, on purpose: LANE or BATCH."""
+        ...
+
+
+Victim = Callable[[Sequence[View]], View]
+"""Whom to preempt, of the running sequences."""
+
+
+class Policy(Protocol):
+    """A frozen dataclass of settings that decides, and remembers nothing."""
+
+    @property
+    def token_budget(self) -> int: ...
+
+    def lane(self, request: Request) -> str:
+        """The lane a request queues in; "" by default."""
+        ...
+
+    def queue_key(self, seq: View) -> tuple[int, ...] | None:
+        """Sort key in the queue, fixed while it waits; None = first come, first served."""
+        ...
+
+    def schedule(self, step: Step) -> Stable | None:
+        """Decide the next step by calling the verbs of `step`."""
+        ...
+
+
+def feed_or_evict(
+    step: Step, victim: Victim, most: int = ALL, lane: str | None = None, within: int = ALL
+) -> None:
+    """Feed the running set; while somebody starves for blocks, preempt (rules A1, A9).
+
+    When the starved one is itself the victim, the pass over the running set ends.
+    """
+    floor = step.tokens_left - min(within, step.tokens_left)
+    while starved := step.feed_running(most, lane, step.tokens_left - floor):
+        out = victim(step.running)
+        step.preempt(out)
+        if out is starved:
+            return
+
+
+def admit_in_order(
+    step: Step, most: int = ALL, lane: str | None = None, within: int = ALL, whole: bool = False
+) -> None:
+    """Admit from the head of the queue until somebody is refused (rule A2)."""
+    floor = step.tokens_left - min(within, step.tokens_left)
+    for seq in step.waiting(lane):
+        if not step.admit(seq, min(most, step.tokens_left - floor), whole=whole):
+            return

@@ -1,0 +1,1 @@
+"""Records become numbers, tables and pictures. Imports `traces` only."""

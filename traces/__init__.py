@@ -1,0 +1,1 @@
+"""What arrives, and what a run leaves behind. Imports nothing of ours."""

@@ -1,0 +1,1 @@
+"""Recorded formats to `Trace`: one file a family, one table of dialects."""

@@ -1,0 +1,92 @@
+"""What a run leaves behind: the columns that the simulator writes and the reports read.
+
+Times are whole picoseconds since time 0 (int64), -1 where the moment never came.
+
+**Ticks.** On one replica the sequences that decode without a break form a group; a step in
+which the whole group gets its token is a *tick*, numbered 0, 1, … per replica. The gap that
+a member sees at tick i is `end(tick i) - end(tick i - 1)`. So inter-token latencies need no
+per-token storage: `spells` says which ticks each request took part in, `stalls` holds the few
+gaps that span anything else (a resumed or paused sequence, a first tick after a prefill step).
+Every gap between consecutive tokens of a request is counted in exactly one of the two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+WAITS = ("tokens", "blocks", "reserve", "seats", "lane", "batch", "behind", "boundary")
+"""Why a request waited before it was first scheduled (the `Answer` that its turn got; *behind*
+the head of the queue; *boundary*: arrived in mid-step). They add up to the queue time."""
+
+REQUEST_COLUMNS = {
+    "request": "row of the trace",
+    "replica": "the replica that took it; -1 = none",
+    "arrival": "ps; when the client meant to send it",
+    "first_scheduled": "ps; start of the first step that fed it",
+    "first_token": "ps; end of the step that produced its first token",
+    "last_token": "ps; end of the step that produced its last token so far",
+    "finished": "ps; when it ended, in whatever way; -1 = still there at the horizon",
+    "prompt": "tokens",
+    "output": "tokens it would produce undisturbed",
+    "produced": "tokens it did produce",
+    "declared": "tokens; the maximum its client declared",
+    "priority": "lower is more urgent",
+    "session": "-1 = none",
+    "preemptions": "times it lost its KV",
+    "computed": "tokens fed to the model for it, recomputation included",
+    "recomputed": "of these, tokens that had been computed before",
+    "hit": "prompt tokens found in the prefix cache at first admission",
+    "resumed_hit": "tokens found in the prefix cache when re-admitted",
+    "blocks_peak": "most blocks it held",
+    "stalled": "ps it spent in the queue after preemptions",
+    **{f"wait_{name}": f"ps it waited for: {name}" for name in WAITS},
+}
+"""int64 columns of `Records.requests`; beside them the strings `reason`, `tenant`, `lane`.
+
+`reason`: "stop" (produced its output), "length" (cut by the output cap or max_model_len),
+"rejected: …" (never ran; says why), "timeout" (left the queue), "" (unfinished at the horizon).
+"""
+
+STEP_COLUMNS = {
+    "replica": "index",
+    "start": "ps; when the step was scheduled",
+    "duration": "ps",
+    "host": "ps of the duration spent on the host (t0 + tS·S + tB·B), as the profile has it",
+    "prefill_tokens": "P: tokens fed in chunks of more than one",
+    "chunks": "F: number of such chunks",
+    "decodes": "D: sequences fed one token",
+    "decode_context": "K: sum of their contexts without the new token",
+    "running": "sequences in the running set after scheduling",
+    "waiting": "sequences in the queue after scheduling",
+    "free_blocks": "after scheduling; cached but unreferenced blocks count as free",
+    "admitted": "sequences (re-)admitted",
+    "preempted": "sequences preempted",
+    "finished": "sequences that ended with this step",
+    "tick": "number of the tick; -1 = the decode group did not advance",
+    "outside": "1 = its shape lies outside the grid on which the profile was measured",
+}
+"""int64 columns of `Records.steps`, one row a step, by (replica, start)."""
+
+SPELL_COLUMNS = ("request", "replica", "first_tick", "last_tick")
+"""int64: the request saw the gap of every tick first_tick … last_tick (inclusive)."""
+
+STALL_COLUMNS = ("request", "end", "gap")
+"""int64: one gap of `gap` ps that ended at `end` and is in no spell."""
+
+
+@dataclass(frozen=True)
+class Records:
+    """A finished run. `about` carries what reports print beside the numbers."""
+
+    requests: pd.DataFrame
+    steps: pd.DataFrame
+    spells: pd.DataFrame
+    stalls: pd.DataFrame
+    about: dict[str, Any] = field(default_factory=dict)
+    """Keys: `policy`, `profile` (name), `seed`, `declared` ("exact" or the constant),
+    `scenario` (nested dict of every setting), `blocks` (per replica), `block_size`,
+    `replicas`, `max_running`, `token_budget`, `version`, `horizon_s`, `notes` (list of
+    sentences), `waste_share`, `needless_evictions`, `idle_held_share`."""
