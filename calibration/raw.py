@@ -169,9 +169,7 @@ def _header(path: Path, line: str) -> RawHeader:
     except (json.JSONDecodeError, AssertionError):
         raise ValueError(f"{path}, line 1: {line[:40]!r}, expected {wanted}") from None
     if values.get("schema") != RAW_SCHEMA:
-        raise ValueError(
-            f"{path}, line 1: schema {values.get('schema')!r}, expected {RAW_SCHEMA}"
-        )
+        raise ValueError(f"{path}, line 1: schema {values.get('schema')!r}, expected {RAW_SCHEMA}")
     known = {field.name for field in fields(RawHeader)}
     if unknown := [key for key in values if key not in known]:
         raise ValueError(f"{path}, line 1: unknown field {unknown[0]!r} in the header")
