@@ -238,7 +238,8 @@ def pool_tokens(
     (utilisation · memory − weights / tp − activations) / KV bytes per token, per device.
 
     Against the one pool on record (vLLM 0.19, RTX 4090, Llama-3.1-8B bf16, 2,588 blocks of 16 =
-    41,408 tokens, 2,048 batched tokens) this is within 2 %. Raises ValueError where the weights leave no room.
+    41,408 tokens, 2,048 batched tokens) this is within 2 %. Raises ValueError where the weights
+    leave no room.
     """
     room = (
         int(utilisation * gpu.memory_bytes)
