@@ -174,11 +174,13 @@ class Step(Protocol):
         """Feed one running sequence, once a step."""
         ...
 
-    def admit(self, seq: View, most: int = ALL, *, whole: bool = False, hold: int = 0) -> Answer:
-        """Start a waiting sequence with up to `most` tokens: seats, budget, gate, reserve, blocks.
+    def admit(
+        self, seq: View, most: int = ALL, *, within: int = ALL, whole: bool = False, hold: int = 0
+    ) -> Answer:
+        """Start a waiting sequence with min(todo, most) tokens: seats, budget, gate, reserve.
 
-        `whole`: all its tokens or none. `hold`: reserve that many token slots at once. After a
-        preemption in this step it answers BLOCKS.
+        What exceeds `within` or the budget is cut off, or refused if `whole`. `hold`: reserve
+        that many token slots at once. After a preemption in this step it answers BLOCKS.
         """
         ...
 
@@ -235,5 +237,5 @@ def admit_in_order(
     """Admit from the head of the queue until somebody is refused (rule A2)."""
     floor = step.tokens_left - min(within, step.tokens_left)
     for seq in step.waiting(lane):
-        if not step.admit(seq, min(most, step.tokens_left - floor), whole=whole):
+        if not step.admit(seq, most, within=step.tokens_left - floor, whole=whole):
             return

@@ -1,0 +1,47 @@
+"""The settings that every shipped policy has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from policies.base import Victim, View
+from policies.order import ORDERS
+from policies.victims import VICTIMS
+from traces.trace import Request
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Token budget, order of the queue, and what happens to preempted sequences."""
+
+    token_budget: int = 2048
+    """Tokens a step at most."""
+    order: str = "fcfs"
+    """How the queue is ordered: a name in `policies.order.ORDERS`."""
+    victim: str = "last-in"
+    """Whom to preempt: a name in `policies.victims.VICTIMS`."""
+    reentry: Literal["head", "tail"] = "head"
+    """Where a preempted sequence queues under first come, first served."""
+
+    def __post_init__(self) -> None:
+        if self.token_budget < 1:
+            raise ValueError(f"policy.token_budget = {self.token_budget}: expected at least 1")
+        for name, known in (("order", ORDERS), ("victim", VICTIMS), ("reentry", ("head", "tail"))):
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"policy.{name} = {getattr(self, name)!r}: expected one of {', '.join(known)}"
+                )
+
+    def lane(self, request: Request) -> str:
+        """One lane for all."""
+        return ""
+
+    def queue_key(self, seq: View) -> tuple[int, ...] | None:
+        """The sort key of the chosen order."""
+        return ORDERS[self.order](seq)
+
+    @property
+    def evict(self) -> Victim:
+        """The chosen victim rule."""
+        return VICTIMS[self.victim]
