@@ -1,0 +1,119 @@
+"""One engine step on the device, timed: inputs, forward pass, sampling.
+
+The measured executor and the profiler both step through here, so what is measured for a
+profile is what a run executes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from calibration.attention import Batch
+from calibration.clock import CudaStopwatch, HostStopwatch, Stopwatch
+from calibration.hardware import find_model
+from calibration.sampling import Draw, sample
+from calibration.transformer import KvCache, Transformer
+
+DTYPES = {
+    "fp64": torch.float64,
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
+
+
+class Chunk(NamedTuple):
+    """What one sequence is fed in a step."""
+
+    tokens: Sequence[int]
+    first: int
+    """Position of the first one: tokens of the sequence that are in the cache already."""
+    table: Sequence[int]
+    draw: Draw | None
+    """How to sample after the last one; None in the middle of a prefill."""
+
+
+class Outcome(NamedTuple):
+    tokens: list[int]
+    """Sampled, one for every chunk that asked, in order."""
+    host: int
+    """Picoseconds of building inputs on the host."""
+    duration: int
+    """Picoseconds of the step, host included."""
+
+
+class Runner:
+    """A transformer with its KV cache and a stopwatch. Blocks are the caller's to assign."""
+
+    def __init__(self, transformer: Transformer, cache: KvCache, stopwatch: Stopwatch) -> None:
+        self.transformer, self.cache, self.stopwatch = transformer, cache, stopwatch
+
+    @classmethod
+    def create(
+        cls,
+        *,
+        model: str,
+        device: str = "cpu",
+        blocks: int,
+        block_size: int = 16,
+        dtype: str | None = None,
+        seed: int = 0,
+        clock: str = "cpu",
+        threads: int = 1,
+        attention: str = "auto",
+    ) -> Runner:
+        """Weights of `model` and a pool of `blocks` on `device`; torch gets `threads` threads.
+
+        Raises ValueError for an unknown model, device, dtype or clock, for CPU time over several
+        threads (the calling thread's clock cannot see the others), and without a CUDA device.
+        """
+        if device not in ("cpu", "cuda"):
+            raise ValueError(f"device {device!r} is unknown, expected cpu or cuda")
+        if device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("device cuda: torch finds no CUDA device on this machine")
+        if device == "cpu" and clock == "cpu" and threads != 1:
+            raise ValueError(f"clock cpu measures 1 thread, got {threads}: use the clock wall")
+        dtype = dtype or ("fp32" if device == "cpu" else "bf16")
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype {dtype!r} is unknown, expected one of {', '.join(DTYPES)}")
+        shape = find_model(model)
+        torch.set_num_threads(threads)
+        transformer = Transformer(
+            shape, device=device, dtype=DTYPES[dtype], seed=seed, attention=attention
+        )
+        cache = KvCache.empty(shape, blocks, block_size, device, DTYPES[dtype])
+        return cls(
+            transformer, cache, CudaStopwatch() if device == "cuda" else HostStopwatch(clock)
+        )
+
+    def step(self, chunks: Sequence[Chunk]) -> Outcome:
+        """Feed every chunk, write its KV through its block table, sample where asked.
+
+        Raises ValueError where a table is too short for its chunk or no chunk is given.
+        """
+        device = self.transformer.device
+        self.stopwatch.start()
+        batch = Batch.build(
+            [len(chunk.tokens) for chunk in chunks],
+            [chunk.first + len(chunk.tokens) for chunk in chunks],
+            [chunk.table for chunk in chunks],
+            self.cache.block_size,
+            device,
+        )
+        tokens = torch.tensor([t for chunk in chunks for t in chunk.tokens], device=device)
+        ends, draws, end = [], [], -1
+        for chunk in chunks:
+            end += len(chunk.tokens)
+            if chunk.draw is not None:
+                ends.append(end)
+                draws.append(chunk.draw)
+        rows = torch.tensor(ends, dtype=torch.int64, device=device)
+        self.stopwatch.launch()
+        logits = self.transformer.forward(tokens, batch, self.cache, rows)
+        sampled: list[int] = sample(logits, draws).tolist() if draws else []
+        if not draws and device == "cuda":
+            torch.cuda.current_stream().synchronize()
+        return Outcome(sampled, *self.stopwatch.stop())
