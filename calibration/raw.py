@@ -85,6 +85,31 @@ class RawRow(NamedTuple):
         )
 
 
+def shape_of(rows: Iterable[tuple[int, int]], block_size: int = 0) -> StepShape:
+    """The sums of a step that feeds each row's (new tokens, cached tokens); one token decodes.
+
+    `block_size` 0 leaves the block tables out.
+    """
+    tokens = chunks = decodes = area2 = reach = context = table = 0
+    for new, cached in rows:
+        if block_size:
+            table += -(-(new + cached) // block_size)
+        if new == 1:
+            decodes += 1
+            context += cached
+        else:
+            tokens += new
+            chunks += 1
+            area2 += new * (2 * cached + new)
+            reach += cached + new
+    return StepShape(tokens, chunks, decodes, area2, reach, context, table)
+
+
+def shapes_in(rows: pd.DataFrame) -> list[StepShape]:
+    """The shape of each row of a raw table."""
+    return [StepShape(*row) for row in rows[list(StepShape._fields[:7])].itertuples(index=False)]
+
+
 INTEGERS = tuple(name for name in RawRow._fields if name not in ("kind", "seconds"))
 
 
