@@ -12,6 +12,7 @@ do.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -25,6 +26,7 @@ from calibration.step_time import Table as PicosecondTable
 SCHEMA = 1
 PROFILES = Path(__file__).parent / "profiles"
 PICOSECONDS = 10**12
+FLAT_LIST = re.compile(r"\[[^\[\]{}]*\]")
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -289,9 +291,11 @@ def load_profile(name_or_path: str | Path) -> Profile:
 
 
 def save_profile(profile: Profile, path: Path | str) -> None:
-    """Write the file; the same profile is the same bytes."""
+    """Write the file; loading it gives the same profile but for the digits of its errors."""
     values = profile.model_dump(mode="json", by_alias=True, exclude_none=True)
-    text = json.dumps(_rounded(values), indent=1, ensure_ascii=False, allow_nan=False)
+    values["errors"] = _rounded(values["errors"])
+    text = json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False)
+    text = FLAT_LIST.sub(lambda found: " ".join(found[0].split()), text)
     Path(path).write_text(text + "\n", encoding="utf-8")
 
 
@@ -353,9 +357,7 @@ def _scale(values: Any, factor: float, key: str = "") -> Any:
 
 
 def _rounded(values: Any) -> Any:
-    """Twelve significant digits: a picosecond in a second."""
+    """Five decimals: a thousandth of a percent."""
     if isinstance(values, dict):
         return {key: _rounded(value) for key, value in values.items()}
-    if isinstance(values, list):
-        return [_rounded(value) for value in values]
-    return float(f"{values:.12g}") if isinstance(values, float) else values
+    return round(values, 5) if isinstance(values, float) else values
