@@ -39,6 +39,8 @@ class Batch:
     """The longest context. An upper bound is fine."""
     decodes: int
     """Sequences with exactly one row."""
+    decode_context: int
+    """The sum of their contexts. An upper bound is fine."""
 
     @property
     def sequences(self) -> int:
@@ -89,6 +91,7 @@ class Batch:
             max_query=max(queries),
             max_context=max(contexts),
             decodes=sum(query == 1 for query in queries),
+            decode_context=sum(c for q, c in zip(queries, contexts, strict=True) if q == 1),
         )
 
 

@@ -11,8 +11,8 @@ from calibration.attention.batch import Batch
 def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
     """Row n of k and v goes to slot `slots[n]` of the caches; negative slots are skipped."""
     kept = slots >= 0
-    k_cache.flatten(0, 1)[slots[kept]] = k[kept]
-    v_cache.flatten(0, 1)[slots[kept]] = v[kept]
+    k_cache.view(-1, *k_cache.shape[2:])[slots[kept]] = k[kept]
+    v_cache.view(-1, *v_cache.shape[2:])[slots[kept]] = v[kept]
 
 
 def paged_attention(
