@@ -110,7 +110,7 @@ class Trace:
         rows = max(np.size(value) for value in given.values())
         for name, value in neutral.items():
             given[name] = columns.pop(name, value)
-        full = {
+        full: dict[str, Any] = {
             name: np.array(np.broadcast_to(np.asarray(value, dtype=np.int64), rows))
             for name, value in given.items()
         }
