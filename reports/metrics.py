@@ -1,0 +1,302 @@
+"""Every metric, defined once. Times in seconds, shares between 0 and 1, None = undefined.
+
+Latencies (of a request; a run states mean, P50, P90, P95, P99 and maximum):
+  TTFT      first token - arrival [s]; of everyone who got a first token. The arrival is when
+            the client meant to send, however late anybody looked.
+  queue     first scheduled - arrival [s]; of everyone who was scheduled. TTFT = queue + prefill.
+  ITL       each gap between consecutive tokens of one request [s], pooled over all gaps of all
+            requests. A stall after a preemption is one gap.
+  TPOT      (last token - first token) / (tokens - 1) [s]; of finished requests with two tokens
+            or more.
+  E2E       last token - arrival [s]; of finished requests.
+Percentiles are by nearest rank (`reports.percentiles`): below 100 samples a P99 is the maximum,
+and the notes say so.
+
+Requests: arrived = finished (got all tokens, or as many as the output cap lets) + rejected (turned
+away or timed out) + unfinished (still there at the horizon).
+
+Rates, over T_wall = time 0 to the last finish (to the horizon, if requests were left unfinished):
+  requests_per_s          finished requests / T_wall
+  output_tokens_per_s     tokens produced / T_wall
+  prompt_tokens_per_s     prompt tokens of requests that got a first token / T_wall
+  goodput_per_s           requests that met every SLA term / T_wall
+
+Preemptions:
+  per_request       preemptions / requests arrived (the preemption rate)
+  requests_share    requests ever preempted / requests arrived
+  recomputed_tokens tokens fed to the model that it had computed before
+  recompute_share   recomputed tokens / tokens fed
+  needless          victims whose blocks would still have been free at the end of the step
+
+KV pool, of all replicas together; used = not free (cached but unreferenced blocks are free):
+  peak_used_share   largest share used after any scheduling, of one replica
+  mean_used_share   sum of used blocks · step time / (blocks · T_wall)
+  waste_share       allocated but unused token slots / allocated token slots, over time
+  idle_held_share   blocks held by sequences that got no token / blocks held, over time
+
+Batch and steps:
+  mean_running      sum of running sequences · step time / (replicas · T_wall)
+  mean_tokens       tokens fed / steps
+  slot_utilisation  sum of running sequences · step time / (slots · T_wall); slots = seats, of a
+                    static batch its size. A seat whose request ended counts as idle until it is
+                    filled again.
+  seats_bound_share share of T_wall in which every slot was taken while somebody waited
+  busy_share        sum of step time / (replicas · T_wall)
+  mean_s            sum of step time / steps (the mean scheduling interval)
+  host_share        step time that the host spends / step time
+
+Prefix cache: queried_tokens = prompt tokens of the requests that were admitted at all; hit_share =
+hit_tokens / queried_tokens.
+
+SLA (`attainment`, below): a term binds a metric at a statistic. A *request* meets a term on TTFT,
+queue, TPOT or E2E iff its own value is within the bound; a term on ITL iff that statistic of its
+own gaps is (nearest rank; one without gaps meets it). One that did not finish meets nothing.
+  attainment        requests that met every term / requests arrived
+  met               per term: the statistic of the run is within the bound, where a request that
+                    never got the token in question counts as infinitely late
+  values            per term: that statistic [s]; None where it is infinite or undefined
+
+`stationary`: see `reports.confidence`. None = nothing to judge; only True is sustainable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reports.attainment import attainment
+from reports.confidence import stationarity
+from reports.dialects import METRICS, latency_summaries
+from reports.gaps import column
+from reports.latencies import Latencies
+from traces.records import Records
+from traces.sla import Sla
+from traces.trace import PS_PER_S
+
+SCHEMA = 1
+Bools = NDArray[np.bool_]
+By = Literal["lane", "tenant", "reason"]
+CLASSES_SHOWN = 20
+
+
+def summarize(
+    records: Records | Latencies,
+    sla: Sla | None = None,
+    *,
+    metrics: str = "batchlab",
+    by: By | None = None,
+) -> dict[str, Any]:
+    """The content of summary.json, schema 1: plain dicts, lists, strings and numbers.
+
+    `metrics` reports latencies in another tool's definitions (`reports.dialects`). `classes`
+    holds the same per class of the column `by`; by default of lanes, and of tenants, where there
+    are several. Raises ValueError for unknown `metrics`, or records that do not fit together.
+    """
+    if metrics not in METRICS:
+        raise ValueError(f"metrics: {metrics!r}, expected one of {', '.join(METRICS)}")
+    run = records if isinstance(records, Latencies) else Latencies(records)
+    about = run.about
+    judged = stationarity(run.column("arrival")[run.arrived], _left(run))
+    summary: dict[str, Any] = {
+        "schema": SCHEMA,
+        "metrics": metrics,
+        "policy": about.get("policy"),
+        "requests": _requests(run, run.arrived),
+        "duration_s": run.wall / PS_PER_S,
+        "stationary": judged.stationary,
+        "throughput": _throughput(run, run.arrived),
+        **latency_summaries(run, metrics),
+        "preemptions": {
+            **_preemptions(run, run.arrived),
+            "needless": about.get("needless_evictions"),
+        },
+        "kv": _kv(run),
+        "batch": _batch(run),
+        "steps": _steps(run),
+        "prefix": _prefix(run),
+        "sla": attainment(run, sla) if sla else None,
+        "classes": {
+            name: {
+                str(key): {
+                    "requests": _requests(run, chosen),
+                    "throughput": _throughput(run, chosen),
+                    **latency_summaries(run, metrics, chosen),
+                    "preemptions": _preemptions(run, chosen),
+                    "sla": attainment(run, sla, chosen) if sla else None,
+                }
+                for key, chosen in classes_of(run, name)
+            }
+            for name in _split_by(run, by)
+        },
+        "profile": {"name": about.get("profile"), "outside_grid_share": _outside(run)},
+        "declared": about.get("declared"),
+        "seed": about.get("seed"),
+        "version": about.get("version"),
+        "scenario": about.get("scenario", {}),
+    }
+    summary["notes"] = [*about.get("notes", []), *_notes(run, summary, judged.sentence())]
+    return summary
+
+
+def classes_of(run: Latencies, name: str) -> Iterator[tuple[str, Bools]]:
+    """The classes of a string column, most requests first, with the rows of each that arrived."""
+    values = run.records.requests[name].astype("category")
+    codes, keys = values.cat.codes.to_numpy(), values.cat.categories
+    sizes = np.bincount(codes[run.arrived], minlength=len(keys))
+    for code in sorted(range(len(keys)), key=lambda i: (-sizes[i], str(keys[i])))[:CLASSES_SHOWN]:
+        if sizes[code]:
+            yield str(keys[code]), run.arrived & (codes == code)
+
+
+def _split_by(run: Latencies, by: By | None) -> list[str]:
+    if by is not None:
+        return [by]
+    requests = run.records.requests
+    return [name for name in ("lane", "tenant") if requests[name].nunique() > 1]
+
+
+def _left(run: Latencies) -> NDArray[np.int64]:
+    ended = run.column("finished")[run.arrived]
+    return ended[ended >= 0]
+
+
+def _requests(run: Latencies, chosen: Bools) -> dict[str, Any]:
+    arrived = int(chosen.sum())
+    finished = int((chosen & run.finished).sum())
+    unfinished = int((chosen & run.unfinished).sum())
+    reasons = run.records.requests["reason"][chosen]
+    counted = reasons[reasons != ""].value_counts()
+    return {
+        "arrived": arrived,
+        "finished": finished,
+        "rejected": arrived - finished - unfinished,
+        "unfinished": unfinished,
+        "by_reason": {str(key): int(counted[key]) for key in sorted(counted.index)},
+    }
+
+
+def _throughput(run: Latencies, chosen: Bools) -> dict[str, float | None]:
+    started = chosen & (run.ttft >= 0)
+    seconds = run.wall / PS_PER_S
+    return {
+        "requests_per_s": _ratio(int((chosen & run.finished).sum()), seconds),
+        "output_tokens_per_s": _ratio(int(run.column("produced")[chosen].sum()), seconds),
+        "prompt_tokens_per_s": _ratio(int(run.column("prompt")[started].sum()), seconds),
+    }
+
+
+def _preemptions(run: Latencies, chosen: Bools) -> dict[str, Any]:
+    preempted = run.column("preemptions")[chosen]
+    recomputed = int(run.column("recomputed")[chosen].sum())
+    return {
+        "count": int(preempted.sum()),
+        "per_request": _ratio(int(preempted.sum()), len(preempted)),
+        "requests_share": _ratio(int((preempted > 0).sum()), len(preempted)),
+        "recomputed_tokens": recomputed,
+        "recompute_share": _ratio(recomputed, int(run.column("computed")[chosen].sum())),
+    }
+
+
+def _kv(run: Latencies) -> dict[str, Any]:
+    blocks, steps = run.about.get("blocks"), run.records.steps
+    used: dict[str, float | None] = {"peak_used_share": None, "mean_used_share": None}
+    if blocks and len(steps):
+        free = column(steps, "free_blocks")
+        taken = _over_time(run, blocks - free)
+        used = {
+            "peak_used_share": 1 - int(free.min()) / blocks,
+            "mean_used_share": _ratio(taken, float(blocks) * run.replicas * run.wall),
+        }
+    return {
+        "blocks": blocks,
+        **used,
+        "waste_share": run.about.get("waste_share"),
+        "idle_held_share": run.about.get("idle_held_share"),
+    }
+
+
+def _batch(run: Latencies) -> dict[str, float | None]:
+    steps = run.records.steps
+    running = column(steps, "running")
+    busy = _over_time(run, running)
+    tokens = int(column(steps, "prefill_tokens").sum() + column(steps, "decodes").sum())
+    found: dict[str, float | None] = {
+        "mean_running": _ratio(busy, float(run.replicas * run.wall)),
+        "mean_tokens": _ratio(tokens, len(steps)),
+        "slot_utilisation": None,
+        "seats_bound_share": None,
+    }
+    if run.slots:
+        full = (running >= run.slots // run.replicas) & (column(steps, "waiting") > 0)
+        found["slot_utilisation"] = _ratio(busy, float(run.slots * run.wall))
+        found["seats_bound_share"] = _ratio(_over_time(run, full), float(run.replicas * run.wall))
+    return found
+
+
+def _steps(run: Latencies) -> dict[str, Any]:
+    steps = run.records.steps
+    total = int(column(steps, "duration").sum())
+    return {
+        "count": len(steps),
+        "busy_share": _ratio(total, run.replicas * run.wall),
+        "mean_s": _ratio(total / PS_PER_S, len(steps)),
+        "host_share": _ratio(int(column(steps, "host").sum()), total),
+    }
+
+
+def _prefix(run: Latencies) -> dict[str, Any]:
+    engine = run.about.get("scenario", {}).get("engine", {})
+    looked_up = (run.queue >= 0) & bool(engine.get("prefix_cache", False))
+    queried = int(run.column("prompt")[looked_up].sum())
+    hit = int(run.column("hit")[run.arrived].sum())
+    return {
+        "queried_tokens": queried,
+        "hit_tokens": hit,
+        "hit_share": _ratio(hit, queried),
+        "resumed_hit_tokens": int(run.column("resumed_hit")[run.arrived].sum()),
+    }
+
+
+def _outside(run: Latencies) -> float | None:
+    """Share of step time whose shape lies outside the grid of the profile."""
+    outside = column(run.records.steps, "outside")
+    return _ratio(_over_time(run, outside), int(column(run.records.steps, "duration").sum()))
+
+
+def _notes(run: Latencies, summary: dict[str, Any], judged: str) -> list[str]:
+    """What a reader of the numbers must know, one sentence each."""
+    counts = summary["requests"]
+    notes = [judged[0].upper() + judged[1:] + "."]
+    for key in ("rejected", "unfinished"):
+        if counts[key]:
+            notes.append(
+                f"{counts[key]:,} of {counts['arrived']:,} requests {key}: "
+                "they meet no SLA, and latencies do not show them."
+            )
+    if 0 < counts["finished"] < 100:
+        notes.append(
+            f"Only {counts['finished']} requests finished: a P99 of fewer than 100 samples is "
+            "their maximum."
+        )
+    outside = summary["profile"]["outside_grid_share"]
+    if outside:
+        notes.append(
+            f"{outside:.1%} of step time lies outside the grid on which the profile was measured."
+        )
+    for name in summary["classes"]:
+        if (found := run.records.requests[name].nunique()) > CLASSES_SHOWN:
+            notes.append(f"{found:,} values of {name}: the {CLASSES_SHOWN} largest are shown.")
+    return notes
+
+
+def _over_time(run: Latencies, values: NDArray[Any]) -> float:
+    """Sum of value · step duration, in floating point: the exact sum can pass 2⁶³."""
+    duration = column(run.records.steps, "duration").astype(np.float64)
+    return float(np.sum(duration * values))
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
