@@ -43,6 +43,21 @@ class KvCache:
     def block_size(self) -> int:
         return self.keys[0].shape[1]
 
+    @property
+    def tokens(self) -> int:
+        """Token slots."""
+        return self.keys[0].shape[0] * self.block_size
+
+    def recut(self, block_size: int) -> KvCache:
+        """The same storage in blocks of another size; slots that fill no block are left out."""
+        blocks = self.tokens // block_size
+
+        def cut(storage: Tensor) -> Tensor:
+            slots = storage.flatten(0, 1)[: blocks * block_size]
+            return slots.unflatten(0, (blocks, block_size))
+
+        return KvCache([cut(each) for each in self.keys], [cut(each) for each in self.values])
+
 
 @dataclass(frozen=True)
 class Layer:

@@ -13,7 +13,7 @@ from calibration.sampling import Draw, Sampling, sample
 from calibration.streams import Streams
 from traces.trace import Segment
 
-A, B, C = range(0, 8), range(8, 16), range(16, 24)
+A, B, C = range(8), range(8, 16), range(16, 24)
 
 
 def test_preempted_and_resumed_in_chunks_it_says_what_it_would_have_said():

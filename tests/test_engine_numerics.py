@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from engines import BLOCK, logits, runner
@@ -44,8 +46,7 @@ def test_a_prompt_in_chunks_is_as_whole(attention, cuts):
     (expected,) = logits(whole, (LONG, 0, FIRST_BLOCKS))
     edges = (0, *cuts, len(LONG))
     parts = [
-        logits(chunked, (LONG[begin:end], begin, FIRST_BLOCKS))[0]
-        for begin, end in zip(edges, edges[1:], strict=False)
+        logits(chunked, (LONG[begin:end], begin, FIRST_BLOCKS))[0] for begin, end in pairwise(edges)
     ]
     same(torch.cat(parts), expected)
 

@@ -1,0 +1,277 @@
+"""Time real steps over a grid: what a profile is fitted from.
+
+Every visit runs one step once to warm up and once timed, and writes two rows of the raw table:
+the step without the host's part, and the host's part. Visits go over the grid several times in
+a fresh random order each, so that no kind of step is measured in a slow hour of the machine
+alone; an anchor step in between shows whether there was one. Rows are written as they come:
+run again, a measurement goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import torch
+
+from calibration.grid import Limits, Point, anchor, blocks_of, grid, shape_of
+from calibration.hardware import GPUS, Gpu, ModelShape, find_model, pool_tokens
+from calibration.raw import RawHeader, RawRow, append_raw, read_raw, write_raw
+from calibration.runner import Chunk, Runner
+from calibration.sampling import Draw, Sampling
+from calibration.step_time import StepShape
+
+ANCHOR_EVERY = 16
+PS_PER_S = 10**12
+CPU_LIMITS = Limits(sequences=64, tokens=512, context=2048, held=32_768)
+CUDA_LIMITS = Limits(sequences=256, tokens=8192, context=32_768, held=524_288)
+CPU_POOL_BYTES = 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """What to measure and how; the same settings plan the same visits."""
+
+    model: str = "tiny"
+    device: str = "cpu"
+    dtype: str | None = None
+    """Default: fp32 on the CPU, bf16 on CUDA."""
+    block_sizes: tuple[int, ...] = (16,)
+    limits: Limits | None = None
+    """Default: by device, model and memory."""
+    passes: int = 5
+    quick: bool = False
+    threads: int = 1
+    clock: str = "cpu"
+    seed: int = 0
+    attention: str = "auto"
+
+    def __post_init__(self) -> None:
+        for size in self.block_sizes:
+            if not 1 <= size <= 1024:
+                raise ValueError(f"block size {size}, expected 1 to 1024 tokens")
+        if self.passes < 1:
+            raise ValueError(f"passes {self.passes}, expected at least 1")
+
+
+class Visit(NamedTuple):
+    """One timed step: which, in blocks of what size, for the how-manyth time."""
+
+    point: Point
+    block_size: int
+    repeat: int
+
+
+class Drift(NamedTuple):
+    """The anchor step over the measurement."""
+
+    change: float
+    """Median of its last third of visits over that of the first, less one."""
+    spread: float
+    """(P90 − P10) / median."""
+
+
+def plan(settings: Measurement, limits: Limits) -> Iterator[Visit]:
+    """The visits in order."""
+    points = grid(limits, quick=settings.quick, seed=settings.seed)
+    shuffle = random.Random(settings.seed).shuffle
+    anchors = 0
+    for repeat in range(settings.passes):
+        cells = [(point, size) for point in points for size in settings.block_sizes]
+        shuffle(cells)
+        for i, (point, size) in enumerate(cells):
+            if i % ANCHOR_EVERY == 0:
+                yield Visit(anchor(limits), settings.block_sizes[0], anchors)
+                anchors += 1
+            yield Visit(point, size, repeat)
+
+
+def measure(
+    settings: Measurement, path: Path, progress: Callable[[float], None] = lambda share: None
+) -> Drift:
+    """Write the raw table at `path`, or go on with the one that a stopped measurement left there.
+
+    Raises ValueError where the file holds anything else, and as `Runner.create` does.
+    """
+    model = find_model(settings.model)
+    limits = settings.limits or default_limits(settings, model)
+    visits = list(plan(settings, limits))
+    header = _header(settings, model, limits)
+    done = _resume(path, header, visits)
+    bench = Bench(settings, visits)
+    if done < len(visits):
+        bench.warm_up(visits)
+    for i, visit in enumerate(visits[done:], done):
+        progress(i / len(visits))
+        append_raw(path, bench.rows(visit))
+    return drift(path, shape_of(anchor(limits), settings.block_sizes[0]))
+
+
+class Bench:
+    """A runner with a pool of random KV, cut into blocks of any size."""
+
+    def __init__(self, settings: Measurement, visits: list[Visit]) -> None:
+        tokens = max(blocks_of(v.point, v.block_size) * v.block_size for v in visits)
+        self.runner = Runner.create(
+            model=settings.model, device=settings.device, blocks=tokens, block_size=1,
+            dtype=settings.dtype, seed=settings.seed, clock=settings.clock,
+            threads=settings.threads, attention=settings.attention,
+        )  # fmt: skip
+        for storage in (*self.runner.cache.keys, *self.runner.cache.values):
+            storage.normal_()
+        self._draw = random.Random(settings.seed)
+        self._flush: torch.Tensor | None = None
+        if settings.device == "cuda":
+            cached = torch.cuda.get_device_properties(0).L2_cache_size
+            self._flush = torch.empty(2 * cached, dtype=torch.uint8, device="cuda")
+
+    def rows(self, visit: Visit) -> list[RawRow]:
+        """Run the visit's step twice, the second time for the table."""
+        whole, size = self.runner.cache, visit.block_size
+        runner = Runner(self.runner.transformer, whole.recut(size), self.runner.stopwatch)
+        chunks = self._chunks(visit.point, size, whole.tokens // size)
+        runner.step(chunks)
+        if self._flush is not None:
+            self._flush.zero_()
+        outcome = runner.step(chunks)
+        shape = shape_of(visit.point, size)
+        device_s = (outcome.duration - outcome.host) / PS_PER_S
+        return [
+            RawRow.of(shape, device_s, size, visit.repeat),
+            RawRow.of(shape, outcome.host / PS_PER_S, size, visit.repeat, host=True),
+        ]
+
+    def warm_up(self, visits: list[Visit]) -> None:
+        """Let the device, the allocator and compiled kernels settle at their largest."""
+        most_tokens = max(visits, key=lambda visit: sum(new for new, _ in visit.point))
+        most_held = max(visits, key=lambda visit: blocks_of(visit.point, 1))
+        for visit in (most_tokens, most_held) * 2:
+            self.rows(visit)
+
+    def _chunks(self, point: Point, block_size: int, blocks: int) -> list[Chunk]:
+        vocab = self.runner.transformer.model.vocab
+        free = iter(self._draw.sample(range(blocks), blocks_of(point, block_size)))
+        chunks = []
+        for new, cached in point:
+            tokens = self._draw.choices(range(vocab), k=new)
+            table = [next(free) for _ in range(-(-(new + cached) // block_size))]
+            chunks.append(Chunk(tokens, cached, table, Draw(Sampling())))
+        return chunks
+
+
+def default_limits(settings: Measurement, model: ModelShape) -> Limits:
+    """The range that model and memory of the device allow.
+
+    Raises ValueError where the weights do not fit.
+    """
+    if settings.device == "cuda":
+        most, pool = CUDA_LIMITS, pool_tokens(_gpu(), model)
+    else:
+        most, pool = CPU_LIMITS, CPU_POOL_BYTES // model.kv_bytes_per_token("fp32")
+        needed = model.weight_bytes("fp32") + CPU_POOL_BYTES
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if needed > memory:
+            raise ValueError(
+                f"model {model.name} needs {needed / 2**30:.1f} GiB for weights and KV, "
+                f"this machine has {memory / 2**30:.1f}"
+            )
+    return replace(most, context=min(most.context, model.max_model_len), held=min(most.held, pool))
+
+
+def drift(path: Path, shape: StepShape) -> Drift:
+    """How the steps of `shape`, the anchor, changed over the raw table."""
+    rows = read_raw(path).rows
+    whole = rows[rows["kind"] != "host"]
+    seconds = whole[(whole[list(StepShape._fields[:7])] == shape[:7]).all(axis=1)]["seconds"]
+    third = max(1, len(seconds) // 3)
+    low, middle, high = seconds.quantile([0.1, 0.5, 0.9])
+    change = median(seconds.iloc[-third:]) / median(seconds.iloc[:third]) - 1
+    return Drift(float(change), float((high - low) / middle))
+
+
+def _header(settings: Measurement, model: ModelShape, limits: Limits) -> RawHeader:
+    cuda = settings.device == "cuda"
+    dtype = settings.dtype or ("bf16" if cuda else "fp32")
+    if cuda:
+        device = _gpu().name
+        machine = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
+        clock = "cuda events"
+        pool = pool_tokens(_gpu(), model, dtype=dtype, kv_dtype=dtype)
+    else:
+        device, clock, pool = "cpu", f"{settings.clock} time", limits.held
+        machine = f"{_processor()}, {os.cpu_count()} cores, {settings.threads} thread(s)"
+    return RawHeader(
+        device=device,
+        model=model.name,
+        dtype=dtype,
+        engine="batchlab",
+        engine_version=f"{version('batchlab')} on torch {torch.__version__}",
+        date=date.today().isoformat(),
+        machine=machine,
+        clock=clock,
+        kv_bytes_per_token=model.kv_bytes_per_token(dtype),
+        pool_tokens=pool,
+        max_model_len=model.max_model_len,
+        threads=None if cuda else settings.threads,
+    )
+
+
+def _resume(path: Path, header: RawHeader, visits: list[Visit]) -> int:
+    """How many visits the file holds; begins it where there is none."""
+    if not path.exists():
+        write_raw(path, header)
+        return 0
+    table = read_raw(path)
+    if replace(table.header, date=header.date) != header:
+        theirs, ours = asdict(table.header), asdict(header)
+        name = next(name for name in ours if name != "date" and theirs[name] != ours[name])
+        raise ValueError(
+            f"{path}: another measurement, its {name} is {theirs[name]!r}, expected "
+            f"{ours[name]!r}: name another file or remove it"
+        )
+    done = len(table.rows) // 2
+    measured = table.rows.iloc[::2][[*StepShape._fields[:7], "block_size", "repeat"]]
+    planned = [(*shape_of(v.point, v.block_size)[:7], *v[1:]) for v in visits]
+    for i, row in enumerate(measured.itertuples(index=False, name=None)):
+        if i >= len(visits) or row != planned[i]:
+            raise ValueError(
+                f"{path}, line {3 + 2 * i}: a step that these settings do not plan here: name "
+                "another file, or measure with the settings that began it"
+            )
+    return done
+
+
+def _gpu() -> Gpu:
+    """The device at hand, with the memory that its driver reports."""
+    name = torch.cuda.get_device_name().lower()
+    memory = torch.cuda.mem_get_info()[1]
+    for gpu in GPUS.values():
+        # "NVIDIA H100 80GB HBM3" is h100-sxm, "NVIDIA GeForce RTX 4090" rtx-4090.
+        if all(part in name for part in gpu.name.removesuffix("-sxm").split("-")):
+            return replace(gpu, memory_bytes=memory)
+    return Gpu(
+        name=name.removeprefix("nvidia ").replace(" ", "-"),
+        memory_bytes=memory,
+        bandwidth_bytes_per_s=0.0,
+        bf16_flops_per_s=0.0,
+        fp8_flops_per_s=None,
+        source="as the driver reports it",
+    )
+
+
+def _processor() -> str:
+    """The processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
