@@ -24,14 +24,22 @@ from types import ModuleType
 
 from torch import Tensor
 
-from calibration.attention.batch import Batch, bytes_moved, flops
+from calibration.attention.batch import Batch, bytes_moved, flops, write_bytes
 
-__all__ = ["BACKENDS", "Batch", "bytes_moved", "flops", "paged_attention", "write_kv"]
+__all__ = [
+    "BACKENDS",
+    "Batch",
+    "bytes_moved",
+    "flops",
+    "paged_attention",
+    "write_bytes",
+    "write_kv",
+]
 
 BACKENDS = {
     "reference": "calibration.attention.reference",
     "cpu": "calibration.attention.cpu",
-    "triton": "calibration.attention.triton_kernel",
+    "triton": "calibration.attention.triton_launch",
 }
 
 

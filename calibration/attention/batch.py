@@ -114,3 +114,8 @@ def bytes_moved(
     rows = 2 * heads * head_dim * itemsize * batch.tokens
     tables = 4 * int(((contexts + block_size - 1) // block_size).sum())
     return kv + rows + tables
+
+
+def write_bytes(tokens: int, kv_heads: int, head_dim: int, itemsize: int) -> int:
+    """Bytes `write_kv` moves: K and V of each row read and written, and its slot read."""
+    return tokens * (4 * kv_heads * head_dim * itemsize + 8)

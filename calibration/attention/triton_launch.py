@@ -1,0 +1,207 @@
+"""The GPU path: plans and launches the Triton kernels.
+
+A sequence of one row is a decode, whatever else is in the batch, so a mixed step launches the
+split-KV decode and the prefill kernel side by side, and its decodes cost what they cost alone.
+Contexts are cut into pieces of about `decode_context · kv_heads / (PROGRAMS_PER_SM ·
+multiprocessors)` tokens: every program has about the same work, however uneven the contexts are.
+Grids are upper bounds that the host knows, so nothing waits for the device.
+
+To capture a CUDA graph, capture with a `Batch` that was not used before: its plan then becomes
+part of the graph and is made anew from the batch's tensors in each replay.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from calibration.attention.batch import Batch
+from calibration.attention.triton_kernel import (
+    decode_kernel,
+    prefill_kernel,
+    reduce_kernel,
+    write_kernel,
+)
+
+PROGRAMS_PER_SM = 8
+"""Decode programs to aim for: a few waves, so that the last one matters little."""
+LEAST_PIECE = 128
+"""Tokens below which splitting a context costs more than it fills."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiles:
+    """Rows of queries × tokens of keys that a program holds, and how it is scheduled."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+
+def decode_tiles(dtype: torch.dtype, group: int) -> Tiles:
+    """Two or three programs a multiprocessor, each with two tiles of K and V in flight."""
+    rows = max(16, triton.next_power_of_2(group))
+    if dtype is torch.float32:
+        return Tiles(rows=rows, keys=32, warps=4, stages=2)
+    return Tiles(rows=rows, keys=64, warps=4, stages=3)
+
+
+def prefill_tiles(dtype: torch.dtype, group: int) -> Tiles:
+    rows = triton.next_power_of_2(group)
+    if dtype is torch.float32:
+        return Tiles(rows=max(32, rows), keys=32, warps=4, stages=2)
+    return Tiles(rows=max(128, rows), keys=64, warps=8, stages=3)
+
+
+def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
+    """Row n of k and v goes to slot `slots[n]` of the caches; negative slots are skipped."""
+    rows, kv_heads, head_dim = k.shape
+    _contiguous_heads(k=k, v=v)
+    width = kv_heads * head_dim
+    write_kernel[(rows,)](
+        k, v, k_cache, v_cache, slots, k.stride(0), v.stride(0),
+        WIDTH=width, BLOCK=triton.next_power_of_2(width), num_warps=4,
+    )  # fmt: skip
+
+
+def paged_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    batch: Batch,
+    scale: float,
+    *,
+    decode: Tiles | None = None,
+    prefill: Tiles | None = None,
+) -> Tensor:
+    """softmax(scale · q kᵀ + causal mask) v over each sequence's own positions.
+
+    Allocates the output and, where decodes are split, float32 partial results; waits for nothing.
+    Tiles other than the default ones are for tuning.
+    """
+    _, heads, head_dim = q.shape
+    block_size, kv_heads = k_cache.shape[1:3]
+    _contiguous_heads(q=q)
+    if head_dim < 16 or head_dim & (head_dim - 1):
+        raise ValueError(f"head_dim must be a power of two from 16, got {head_dim}")
+    group = heads // kv_heads
+    decode = decode or decode_tiles(q.dtype, group)
+    prefill = prefill or prefill_tiles(q.dtype, group)
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    plan = _plan(batch, _piece(batch, kv_heads, decode.keys, q.device), prefill.rows // group)
+    fixed = constants(heads, kv_heads, head_dim, block_size, q.dtype)
+    scale_log2 = scale * math.log2(math.e)
+    if batch.decodes:
+        pieces = plan.piece_owner.shape[0]
+        partial = torch.empty((pieces, heads, head_dim), dtype=torch.float32, device=q.device)
+        lse = torch.empty((pieces, heads), dtype=torch.float32, device=q.device)
+        decode_kernel[(kv_heads, pieces)](
+            out, partial, lse, q, k_cache, v_cache, batch.block_tables, batch.cu_seqlens,
+            batch.contexts, plan.piece_owner, plan.piece_offset, scale_log2, plan.piece,
+            batch.sequences, batch.block_tables.stride(0), q.stride(0),
+            **fixed, **launch_options(decode),
+        )  # fmt: skip
+        reduce_kernel[(heads, batch.sequences)](
+            out, partial, lse, batch.cu_seqlens, plan.piece_offset,
+            HEADS=heads, HEAD_DIM=head_dim, PIECES=16, num_warps=4,
+        )  # fmt: skip
+    if batch.decodes < batch.sequences:
+        prefill_kernel[(plan.tile_owner.shape[0], kv_heads)](
+            out, q, k_cache, v_cache, batch.block_tables, batch.cu_seqlens, batch.contexts,
+            plan.tile_owner, plan.tile_offset, scale_log2,
+            batch.sequences, batch.block_tables.stride(0), q.stride(0),
+            **fixed, **launch_options(prefill),
+        )  # fmt: skip
+    return out
+
+
+def constants(
+    heads: int, kv_heads: int, head_dim: int, block_size: int, dtype: torch.dtype
+) -> dict[str, Any]:
+    """Compile-time arguments that `_decode` and `_prefill` share."""
+    interpreted = bool(triton.knobs.runtime.interpret)
+    return {
+        "KV_HEADS": kv_heads,
+        "GROUP": heads // kv_heads,
+        "HEAD_DIM": head_dim,
+        "BLOCK_SIZE": block_size,
+        "PRECISION": "ieee" if dtype is torch.float32 else "tf32",
+        # The interpreter's tl.dot takes bfloat16 for integers.
+        "WIDEN": interpreted and dtype is torch.bfloat16,
+    }
+
+
+def launch_options(tiles: Tiles) -> dict[str, int]:
+    return {
+        "ROWS": tiles.rows,
+        "KEYS": tiles.keys,
+        "num_warps": tiles.warps,
+        "num_stages": tiles.stages,
+    }
+
+
+def _contiguous_heads(**tensors: Tensor) -> None:
+    for name, tensor in tensors.items():
+        if tensor.stride(2) != 1 or tensor.stride(1) != tensor.shape[2]:
+            raise ValueError(f"{name} must be contiguous within a row, got {tensor.stride()}")
+
+
+@lru_cache(maxsize=8)
+def _programs(device: torch.device) -> int:
+    if device.type != "cuda":  # the interpreter
+        return PROGRAMS_PER_SM * 132
+    return PROGRAMS_PER_SM * torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _piece(batch: Batch, kv_heads: int, keys: int, device: torch.device) -> int:
+    """Tokens of a piece: whole tiles of keys."""
+    tokens = max(LEAST_PIECE, batch.decode_context * kv_heads // _programs(device))
+    return -(-tokens // keys) * keys
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """Which sequence each program works for; the same in every layer of a step.
+
+    Programs are launched by an upper bound that the host knows, so nothing waits for the device;
+    owners past the last real one are `sequences`, and such programs leave at once.
+    """
+
+    piece: int
+    piece_owner: Tensor
+    """int32 [≥ pieces]."""
+    piece_offset: Tensor
+    """int32 [S + 1]: sequence s has pieces `piece_offset[s]` to `piece_offset[s + 1]`."""
+    tile_owner: Tensor
+    tile_offset: Tensor
+
+
+@lru_cache(maxsize=2)
+def _plan(batch: Batch, piece: int, tokens_per_tile: int) -> _Plan:
+    queries = batch.cu_seqlens.diff()
+    pieces = torch.where(queries == 1, (batch.contexts + piece - 1) // piece, 0)
+    tiles = torch.where(queries > 1, (queries + tokens_per_tile - 1) // tokens_per_tile, 0)
+    chunks = batch.sequences - batch.decodes
+    piece_owner, piece_offset = _owners(pieces, batch.decodes + batch.decode_context // piece)
+    tile_owner, tile_offset = _owners(tiles, chunks + batch.tokens // tokens_per_tile)
+    return _Plan(
+        piece=piece,
+        piece_owner=piece_owner,
+        piece_offset=piece_offset,
+        tile_owner=tile_owner,
+        tile_offset=tile_offset,
+    )
+
+
+def _owners(counts: Tensor, bound: int) -> tuple[Tensor, Tensor]:
+    ends = counts.cumsum(0, dtype=torch.int32)
+    items = torch.arange(bound, dtype=torch.int32, device=counts.device)
+    owner = torch.searchsorted(ends, items, right=True, out_int32=True)
+    return owner, torch.nn.functional.pad(ends, (1, 0))
