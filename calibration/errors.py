@@ -27,9 +27,8 @@ def error(predicted: np.ndarray, seconds: np.ndarray) -> Error:
     )
 
 
-def errors_by_class(step_time: StepTime, rows: pd.DataFrame) -> ClassErrors:
+def errors_by_class(rows: pd.DataFrame, predicted: np.ndarray) -> ClassErrors:
     """Of each class that has rows (`kind` and `seconds` of a raw table)."""
-    predicted = predicted_seconds(step_time, rows)
     kind, seconds = rows["kind"].to_numpy(), rows["seconds"].to_numpy(dtype=float)
     return ClassErrors(
         **{

@@ -110,6 +110,8 @@ def shapes_in(rows: pd.DataFrame) -> list[StepShape]:
     return [StepShape(*row) for row in rows[list(StepShape._fields[:7])].itertuples(index=False)]
 
 
+SHAPE = [name for name in RawRow._fields if name not in ("kind", "seconds", "repeat")]
+"""What tells one measured point from another."""
 INTEGERS = tuple(name for name in RawRow._fields if name not in ("kind", "seconds"))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from calibration.errors import errors_by_class
+from calibration.errors import errors_by_class, predicted_seconds
 from calibration.hardware import MODELS, UTILISATION, find_gpu, find_model, pool_tokens
 from calibration.importers.aiconfigurator import read_grid
 from calibration.profile import (
@@ -101,7 +101,8 @@ def _profile(key: str, preset: dict[str, Any], folder: Path) -> Profile:
     )
     stem = folder / "aiconfigurator" / key
     if Path(f"{stem}_decode.csv").exists():
-        fit = errors_by_class(cost.step_time(), read_grid(stem).rows)
+        rows = read_grid(stem).rows
+        fit = errors_by_class(rows, predicted_seconds(cost.step_time(), rows))
         note = f"{moved}; errors of the monotone form on the recorded grids of this configuration"
     else:
         own = preset["fit"]
