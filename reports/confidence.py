@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 BATCHES = 8
 GROWTH = 0.015
@@ -47,6 +46,8 @@ class Stationarity:
 
 def stationarity(arrival: NDArray[np.int64], left: NDArray[np.int64]) -> Stationarity:
     """Judge a run by when requests arrived, and when those that ended did (any order)."""
+    from scipy import stats  # half a second to import: not where nothing is summarised
+
     arrival, left = np.sort(arrival), np.sort(left)
     if len(arrival) < 10 or arrival[-1] == arrival[0]:
         return Stationarity(stationary=None)

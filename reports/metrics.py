@@ -61,10 +61,12 @@ own gaps is (nearest rank; one without gaps meets it). One that did not finish m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from reports.attainment import attainment
@@ -139,6 +141,42 @@ def summarize(
     }
     summary["notes"] = [*about.get("notes", []), *_notes(run, summary, judged.sentence())]
     return summary
+
+
+def compare(
+    runs: Mapping[str, Records | Latencies],
+    sla: Sla | None = None,
+    *,
+    metrics: str = "batchlab",
+) -> dict[str, dict[str, Any]]:
+    """Summaries of runs of the same requests, by name.
+
+    Where one run has lanes, the requests are split by its lanes in all of them: what a lane gains
+    and what the others pay shows only against runs without it.
+    """
+    measured = with_same_lanes(runs)
+    return {name: summarize(run, sla, metrics=metrics) for name, run in measured.items()}
+
+
+def with_same_lanes(runs: Mapping[str, Records | Latencies]) -> dict[str, Latencies]:
+    """The runs, each with the lanes of the first one that has several."""
+    measured = {
+        name: run if isinstance(run, Latencies) else Latencies(run) for name, run in runs.items()
+    }
+    for guide in measured.values():
+        rows = guide.records.requests
+        if rows["lane"].nunique() > 1:
+            lanes = pd.Series(rows["lane"].to_numpy(), index=rows["request"].to_numpy())
+            return {name: _in_lanes(run, lanes) for name, run in measured.items()}
+    return measured
+
+
+def _in_lanes(run: Latencies, lanes: pd.Series[str]) -> Latencies:
+    requests = run.records.requests
+    if requests["lane"].nunique() > 1:
+        return run
+    lane = lanes.reindex(requests["request"].to_numpy()).fillna("").to_numpy()
+    return Latencies(replace(run.records, requests=requests.assign(lane=lane)))
 
 
 def classes_of(run: Latencies, name: str) -> Iterator[tuple[str, Bools]]:

@@ -15,7 +15,7 @@ from reports_walk import S, Seen, records_of, walk
 
 from reports.attainment import requests_meeting
 from reports.latencies import Latencies
-from reports.metrics import summarize
+from reports.metrics import compare, summarize
 from reports.percentiles import Distribution, nearest_rank
 from traces.sla import Sla
 
@@ -244,3 +244,13 @@ def test_columns_that_do_not_belong_together_are_refused() -> None:
         summarize(replace(records, steps=shifted))
     with pytest.raises(ValueError, match="metrics: 'vlm', expected one of"):
         summarize(records, metrics="vlm")
+
+
+def test_a_comparison_splits_every_run_by_the_lanes_of_one() -> None:
+    """What the fast lane costs the others shows only against a run without lanes."""
+    with_lanes, seen = walk(11, requests=30)
+    without = replace(with_lanes, requests=with_lanes.requests.assign(lane=""))
+    both = compare({"chunked": without, "fast-lane": with_lanes})
+    assert both["chunked"]["classes"]["lane"] == both["fast-lane"]["classes"]["lane"]
+    fast = [one for one in seen if one.lane == "fast"]
+    assert both["chunked"]["classes"]["lane"]["fast"]["requests"]["arrived"] == len(fast)
