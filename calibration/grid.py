@@ -68,7 +68,7 @@ def blocks_of(point: Point, block_size: int) -> int:
 def anchor(limits: Limits) -> Point:
     """The step that is timed again and again to see whether the machine changes its speed."""
     decodes = min(8, limits.sequences)
-    new = min(64, limits.tokens)
+    new = min(64, limits.tokens, limits.context)
     cached = min(256, limits.context - 1, (limits.held - new) // decodes - 1)
     return ((new, 0), *[(1, cached)] * decodes)
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 GIB = 2**30
-DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+DTYPE_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 UTILISATION = 0.9
 """Share of device memory the engine may use: vLLM's `gpu_memory_utilization`."""
 

@@ -20,12 +20,13 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from calibration.grid import Limits, Point, anchor, blocks_of, grid, shape_of
 from calibration.hardware import GPUS, Gpu, ModelShape, find_model, pool_tokens
 from calibration.raw import RawHeader, RawRow, append_raw, read_raw, write_raw
-from calibration.runner import Chunk, Runner
+from calibration.runner import Chunk, Runner, check_settings
 from calibration.sampling import Draw, Sampling
 from calibration.step_time import StepShape
 
@@ -102,16 +103,21 @@ def measure(
     Raises ValueError where the file holds anything else, and as `Runner.create` does.
     """
     model = find_model(settings.model)
+    dtype = check_settings(
+        device=settings.device, dtype=settings.dtype, clock=settings.clock, threads=settings.threads
+    )
     limits = settings.limits or default_limits(settings, model)
     visits = list(plan(settings, limits))
-    header = _header(settings, model, limits)
-    done = _resume(path, header, visits)
-    bench = Bench(settings, visits)
+    header = _header(settings, model, dtype, limits)
+    done = _already_done(path, header, visits) if path.exists() else 0
     if done < len(visits):
+        bench = Bench(settings, visits)
         bench.warm_up(visits)
-    for i, visit in enumerate(visits[done:], done):
-        progress(i / len(visits))
-        append_raw(path, bench.rows(visit))
+        if not path.exists():
+            write_raw(path, header)
+        for i, visit in enumerate(visits[done:], done):
+            progress(i / len(visits))
+            append_raw(path, bench.rows(visit))
     return drift(path, shape_of(anchor(limits), settings.block_sizes[0]))
 
 
@@ -190,16 +196,16 @@ def drift(path: Path, shape: StepShape) -> Drift:
     """How the steps of `shape`, the anchor, changed over the raw table."""
     rows = read_raw(path).rows
     whole = rows[rows["kind"] != "host"]
-    seconds = whole[(whole[list(StepShape._fields[:7])] == shape[:7]).all(axis=1)]["seconds"]
+    same = (whole[list(StepShape._fields[:7])].to_numpy() == np.array(shape[:7])).all(axis=1)
+    seconds = whole["seconds"][same]
     third = max(1, len(seconds) // 3)
     low, middle, high = seconds.quantile([0.1, 0.5, 0.9])
     change = median(seconds.iloc[-third:]) / median(seconds.iloc[:third]) - 1
     return Drift(float(change), float((high - low) / middle))
 
 
-def _header(settings: Measurement, model: ModelShape, limits: Limits) -> RawHeader:
+def _header(settings: Measurement, model: ModelShape, dtype: str, limits: Limits) -> RawHeader:
     cuda = settings.device == "cuda"
-    dtype = settings.dtype or ("bf16" if cuda else "fp32")
     if cuda:
         device = _gpu().name
         machine = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
@@ -224,11 +230,8 @@ def _header(settings: Measurement, model: ModelShape, limits: Limits) -> RawHead
     )
 
 
-def _resume(path: Path, header: RawHeader, visits: list[Visit]) -> int:
-    """How many visits the file holds; begins it where there is none."""
-    if not path.exists():
-        write_raw(path, header)
-        return 0
+def _already_done(path: Path, header: RawHeader, visits: list[Visit]) -> int:
+    """How many of the visits the file holds."""
     table = read_raw(path)
     if replace(table.header, date=header.date) != header:
         theirs, ours = asdict(table.header), asdict(header)

@@ -151,7 +151,8 @@ def read_raw(path: Path | str) -> RawTable:
     """
     path = Path(path)
     try:
-        text = (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8").read()
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
+            text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: cannot be read as text: {error}") from None
     head, _, body = text.partition("\n")

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from calibration.attention import Batch
-from calibration.clock import CudaStopwatch, HostStopwatch, Stopwatch
+from calibration.clock import CLOCKS, CudaStopwatch, HostStopwatch, Stopwatch
 from calibration.hardware import find_model
 from calibration.sampling import Draw, sample
 from calibration.transformer import KvCache, Transformer
@@ -69,18 +69,9 @@ class Runner:
     ) -> Runner:
         """Weights of `model` and a pool of `blocks` on `device`; torch gets `threads` threads.
 
-        Raises ValueError for an unknown model, device, dtype or clock, for CPU time over several
-        threads (the calling thread's clock cannot see the others), and without a CUDA device.
+        Raises ValueError for an unknown model, and as `check_settings` does.
         """
-        if device not in ("cpu", "cuda"):
-            raise ValueError(f"device {device!r} is unknown, expected cpu or cuda")
-        if device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("device cuda: torch finds no CUDA device on this machine")
-        if device == "cpu" and clock == "cpu" and threads != 1:
-            raise ValueError(f"clock cpu measures 1 thread, got {threads}: use the clock wall")
-        dtype = dtype or ("fp32" if device == "cpu" else "bf16")
-        if dtype not in DTYPES:
-            raise ValueError(f"dtype {dtype!r} is unknown, expected one of {', '.join(DTYPES)}")
+        dtype = check_settings(device=device, dtype=dtype, clock=clock, threads=threads)
         shape = find_model(model)
         torch.set_num_threads(threads)
         _keep_memory()
@@ -120,6 +111,26 @@ class Runner:
         if not draws and device == "cuda":
             torch.cuda.current_stream().synchronize()
         return Outcome(sampled, *self.stopwatch.stop())
+
+
+def check_settings(*, device: str, dtype: str | None, clock: str, threads: int) -> str:
+    """The dtype meant: by default fp32 on the CPU, bf16 on CUDA.
+
+    Raises ValueError for an unknown device, dtype or clock, for CPU time over several threads
+    (the calling thread's clock cannot see the others), and for cuda without a CUDA device.
+    """
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"device {device!r} is unknown, expected cpu or cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device cuda: torch finds no CUDA device on this machine")
+    if clock not in CLOCKS:
+        raise ValueError(f"clock {clock!r} is unknown, expected one of {', '.join(CLOCKS)}")
+    if device == "cpu" and clock == "cpu" and threads != 1:
+        raise ValueError(f"clock cpu measures 1 thread, got {threads}: use the clock wall")
+    dtype = dtype or ("fp32" if device == "cpu" else "bf16")
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype {dtype!r} is unknown, expected one of {', '.join(DTYPES)}")
+    return dtype
 
 
 def _keep_memory() -> None:

@@ -21,7 +21,7 @@ def measure(
         list[int] | None, typer.Option(help="Tokens a block; may be repeated [default: 16].")
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="fp64, fp32, bf16, fp16 [default: fp32 on cpu, else bf16].")
+        str | None, typer.Option(help="fp64, fp32, bf16 or fp16 [default: fp32 on cpu, else bf16].")
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads that torch may use on cpu.")] = 1,
     clock: Annotated[
