@@ -133,7 +133,7 @@ class TestResuming:
 
     def test_another_grid_is_refused(self, stopped):
         other = dataclasses.replace(SETTINGS, seed=1)
-        with pytest.raises(ValueError, match="line 3: a step that these settings do not plan"):
+        with pytest.raises(ValueError, match=r"line \d+: a step that these settings do not plan"):
             measure(other, stopped)
 
 
