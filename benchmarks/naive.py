@@ -28,10 +28,11 @@ class NaiveSequence:
     """The progress of one request; what a policy may see of it is `View`."""
 
     __slots__ = (
-        "admitted_at", "arrival", "block_ids", "computed", "fed_tokens", "finished",
-        "first_scheduled", "fresh", "furthest", "hit", "index", "key", "known", "lane", "limit",
-        "names", "passed_over", "peak", "preemptions", "queued_at", "reason", "recomputed",
-        "replica", "request", "resumed_hit", "stalled", "token_times", "waited", "waits",
+        "admitted_at", "arrival", "block_ids", "cached", "computed", "end", "fed_tokens",
+        "finished", "first_scheduled", "fresh", "furthest", "hit", "index", "key", "known", "lane",
+        "names", "now", "passed_over", "peak", "preemptions", "queued_at", "reason", "recomputed",
+        "replica", "request", "resumed_hit", "runs", "slots", "stalled", "token_times", "waited",
+        "waits",
     )  # fmt: skip
 
     def __init__(self, request: Request, arrival: int, lane: str) -> None:
@@ -45,10 +46,19 @@ class NaiveSequence:
         self.block_ids: list[int] = []
         self.names: list[int] = []
         """Identities of its full blocks, as far as they were needed."""
-        self.limit = request.output
+        self.end = request.prompt + request.output
+        """Known tokens at which it ends."""
+        self.now = 0
+        """Tokens it is fed in the step under construction."""
+        self.slots = 0
+        """Tokens that its blocks can hold."""
+        self.cached = 0
+        """Of its computed tokens, those that were hits."""
         self.waited = self.stalled = self.preemptions = self.passed_over = 0
         self.admitted_at = self.first_scheduled = self.finished = self.replica = -1
         self.fresh = True
+        """Not scheduled yet."""
+        self.runs = False
         self.furthest = self.fed_tokens = self.recomputed = self.peak = 0
         self.hit = self.resumed_hit = 0
         self.reason = ""
@@ -83,28 +93,33 @@ class NaiveSequence:
 class NaivePool:
     """Blocks with reference counts, names and one free list (rules A5, A12-A14).
 
-    The free list is taken from the front. A named block at reference zero is free and can be
-    hit; when it is taken for new use it loses its name.
+    Blocks without a name are taken first, then the named one that was freed longest ago. A
+    named block at reference zero is free and can be hit; taken for new use it loses its name.
     """
 
     def __init__(self, blocks: int, block_size: int) -> None:
         self.block_size = block_size
-        self.free: OrderedDict[int, None] = OrderedDict.fromkeys(range(blocks))
+        self.nameless = list(range(blocks))
+        self.idle: OrderedDict[int, None] = OrderedDict()
+        """Named blocks without a reference, in the order in which they were freed."""
         self.references = [0] * blocks
         self.name_of: dict[int, int] = {}
         self.named: dict[int, dict[int, None]] = {}
         """Copies of each name, oldest first."""
         self._names: dict[tuple[int, tuple[tuple[int, int], ...]], int] = {}
 
+    @property
+    def free(self) -> int:
+        return len(self.nameless) + len(self.idle)
+
     def take(self, count: int) -> list[int]:
         taken = []
         for _ in range(count):
-            block, _ = self.free.popitem(last=False)
-            name = self.name_of.pop(block, None)
-            if name is not None:
-                del self.named[name][block]
-                if not self.named[name]:
-                    del self.named[name]
+            if self.nameless:
+                block = self.nameless.pop()
+            else:
+                block, _ = self.idle.popitem(last=False)
+                del self.named[self.name_of.pop(block)][block]
             self.references[block] = 1
             taken.append(block)
         return taken
@@ -112,16 +127,17 @@ class NaivePool:
     def share(self, blocks: list[int]) -> None:
         for block in blocks:
             if not self.references[block]:
-                del self.free[block]
+                del self.idle[block]
             self.references[block] += 1
 
     def release(self, blocks: list[int]) -> None:
         for block in reversed(blocks):
             self.references[block] -= 1
             if not self.references[block]:
-                self.free[block] = None
-                if block not in self.name_of:
-                    self.free.move_to_end(block, last=False)
+                if block in self.name_of:
+                    self.idle[block] = None
+                else:
+                    self.nameless.append(block)
 
     def name(self, block: int, name: int) -> None:
         if block not in self.name_of:
@@ -162,30 +178,16 @@ def identity(seq: NaiveSequence, position: int) -> tuple[int, int]:
     return -(request.index + 1), position - request.prompt
 
 
-class NaiveQueue:
-    """The waiting sequences of one lane (None: of all), in order."""
-
-    def __init__(self, everyone: list[NaiveSequence], lane: str | None) -> None:
-        self._everyone = everyone
-        self._lane = lane
-
-    def _mine(self) -> list[NaiveSequence]:
-        if self._lane is None:
-            return self._everyone
-        return [seq for seq in self._everyone if seq.lane == self._lane]
-
-    def __len__(self) -> int:
-        return len(self._mine())
-
-    def __getitem__(self, at: int) -> NaiveSequence:
-        return self._mine()[at]
+class NaiveQueue(list[NaiveSequence]):
+    """The waiting sequences of one lane, in order."""
 
     def __iter__(self) -> Iterator[NaiveSequence]:
         refused = 0
-        while refused < len(queue := self._mine()):
-            seq = queue[refused]
+        while refused < len(self):
+            seq = self[refused]
             yield seq
-            if refused < len(queue := self._mine()) and queue[refused] is seq:
+            # Admitted meanwhile: the next one has moved up to its place.
+            if refused < len(self) and self[refused] is seq:
                 refused += 1
 
 
@@ -208,7 +210,7 @@ class NaiveStep:
         self.pool = NaivePool(engine.blocks, engine.block_size)
         self.reserve = int(engine.reserve * engine.blocks)
         self.running: list[NaiveSequence] = []
-        self.queue: list[NaiveSequence] = []
+        self.lanes: dict[str, NaiveQueue] = {}
         self.now = 0
         self.more_to_come = True
         self.begin(0, True)
@@ -217,12 +219,14 @@ class NaiveStep:
         self.now = now
         self.more_to_come = more_to_come
         self.tokens = 0
-        self.fed: dict[NaiveSequence, int] = {}
-        """Tokens of each sequence in this step, in the order in which they were scheduled."""
+        self.fed: list[NaiveSequence] = []
+        """In the order in which they were scheduled."""
         self.admitted: list[NaiveSequence] = []
         self.preempted: list[Eviction] = []
-        self.answers: dict[NaiveSequence, Answer] = {}
-        self._starved: tuple[NaiveSequence, int] | None = None
+        self.answers: dict[str, Answer] = {}
+        """What the first sequence of each lane that was not admitted was told."""
+        self._starved: NaiveSequence | None = None
+        self._amount = 0
 
     @property
     def tokens_left(self) -> int:
@@ -232,124 +236,166 @@ class NaiveStep:
     def seats_left(self) -> int:
         return self.engine.max_running - len(self.running)
 
+    def waiting_count(self) -> int:
+        return sum(len(queue) for queue in self.lanes.values())
+
     @property
     def free_blocks(self) -> int:
-        return len(self.pool.free)
+        return self.pool.free
 
     def waiting(self, lane: str | None = None) -> NaiveQueue:
-        return NaiveQueue(self.queue, lane)
+        if lane is not None:
+            return self.lanes.setdefault(lane, NaiveQueue())
+        if len(self.lanes) == 1:
+            return next(iter(self.lanes.values()))
+        everyone = (seq for queue in self.lanes.values() for seq in queue)
+        return NaiveQueue(sorted(everyone, key=lambda seq: (seq.queued_at, seq.index)))
 
     def wanted(self, lane: str, most: int = ALL) -> int:
-        running = [s for s in self.running if s.lane == lane and s.todo > 1 and s not in self.fed]
-        waiting = [s for s in self.queue if s.lane == lane][: self.seats_left]
-        return sum(min(seq.todo, most) for seq in running + waiting)
+        mine = [s for s in self.running if s.lane == lane and s.todo > 1 and not s.now]
+        total = sum(min(seq.todo, most) for seq in mine)
+        if self.preempted:
+            return min(total, self.tokens_left)
+        for seq in self.waiting(lane)[: self.seats_left]:
+            hits = self._hits(seq)
+            tokens = min(seq.known - len(hits) * self.pool.block_size, most)
+            left = self.tokens_left - total
+            if left <= 0 or not self._room(seq, hits, min(tokens, left), 0):
+                break
+            total += tokens
+        return min(total, self.tokens_left)
 
     def feed_running(
         self, most: int = ALL, lane: str | None = None, within: int = ALL
     ) -> NaiveSequence | None:
-        left = min(within, self.tokens_left)
+        left = before = min(within, self.tokens_left)
+        naming = self.engine.prefix_cache
+        fed = self.fed
+        longest = self.max_model_len - 1
         again, self._starved = self._starved, None
-        passing = again is not None and again[0] in self.running
+        if again not in self.running:
+            again = None
         for seq in self.running:
-            if passing:
-                assert again is not None
-                if seq is not again[0]:
+            if again is not None:
+                if seq is not again:
                     continue
-                passing = False
-                tokens = again[1]
-            elif seq in self.fed or (lane is not None and seq.lane != lane):
+                again = None
+                tokens = self._amount
+            elif seq.now or (lane is not None and seq.lane != lane):
                 continue
             else:
-                todo = seq.known - seq.computed
-                tokens = todo if todo == 1 else min(todo, most)
-                tokens = min(tokens, left, self.max_model_len - seq.computed - 1)
-            if tokens <= 0:
-                continue
-            if not self._grow(seq, tokens):
-                self._starved = seq, tokens
-                return seq
+                computed = seq.computed
+                tokens = seq.known - computed
+                if tokens > 1 and tokens > most:
+                    tokens = most
+                if tokens > left:
+                    tokens = left
+                if computed + tokens > longest:
+                    tokens = longest - computed
+                if tokens <= 0:
+                    continue
+            if seq.computed + tokens > seq.slots and not self._grow(seq, tokens):
+                self._starved, self._amount = seq, tokens
+                break
+            seq.now = tokens
+            fed.append(seq)
             left -= tokens
-        return None
+            if naming:
+                self._name_blocks(seq)
+        self.tokens += before - left
+        return self._starved
 
     def feed(self, seq: View, tokens: int) -> Answer:
-        mine = self._known(seq, self.running)
-        if mine in self.fed:
+        mine = self._checked(seq, running=True)
+        if mine.now:
             raise ValueError(f"request {mine.index} is fed twice in one step")
         tokens = min(tokens, mine.todo, self.tokens_left, self.max_model_len - mine.computed - 1)
         if tokens <= 0:
             return Answer.TOKENS
-        return Answer.OK if self._grow(mine, tokens) else Answer.BLOCKS
+        if mine.computed + tokens > mine.slots and not self._grow(mine, tokens):
+            return Answer.BLOCKS
+        self._feed(mine, tokens)
+        return Answer.OK
 
     def _grow(self, seq: NaiveSequence, tokens: int) -> bool:
-        """Feed `seq` if the blocks for it can be had."""
-        size = self.pool.block_size
-        missing = -(-(seq.computed + tokens) // size) - len(seq.block_ids)
-        if missing > 0:
-            if missing > len(self.pool.free):
-                return False
-            seq.block_ids += self.pool.take(missing)
-        self._feed(seq, tokens)
+        """Take the blocks that `seq` lacks for `tokens` more, if they can be had."""
+        missing = -(-(seq.computed + tokens) // self.pool.block_size) - len(seq.block_ids)
+        if missing > self.pool.free:
+            return False
+        seq.block_ids += self.pool.take(missing)
+        seq.slots = len(seq.block_ids) * self.pool.block_size
         return True
 
     def _feed(self, seq: NaiveSequence, tokens: int) -> None:
-        self.fed[seq] = tokens
+        seq.now = tokens
+        self.fed.append(seq)
         self.tokens += tokens
-        if len(seq.block_ids) > seq.peak:
-            seq.peak = len(seq.block_ids)
         if self.engine.prefix_cache:
-            full = (seq.computed + tokens) // self.pool.block_size
-            first = seq.computed // self.pool.block_size
-            for block, name in zip(
-                seq.block_ids[first:full], self.pool.names(seq, full)[first:], strict=True
-            ):
-                self.pool.name(block, name)
+            self._name_blocks(seq)
+
+    def _name_blocks(self, seq: NaiveSequence) -> None:
+        """Blocks that this step fills can be hit from now on (rule A13)."""
+        full = (seq.computed + seq.now) // self.pool.block_size
+        first = seq.computed // self.pool.block_size
+        for block, name in zip(
+            seq.block_ids[first:full], self.pool.names(seq, full)[first:], strict=True
+        ):
+            self.pool.name(block, name)
+
+    def _let_go(self, seq: NaiveSequence) -> None:
+        """Its blocks go back; what was computed for it is counted."""
+        seq.peak = max(seq.peak, len(seq.block_ids))
+        seq.fed_tokens += seq.computed - seq.cached
+        seq.furthest = max(seq.furthest, seq.computed)
+        self.pool.release(seq.block_ids)
+        seq.block_ids = []
+        seq.slots = seq.computed = seq.cached = 0
 
     def admit(
         self, seq: View, most: int = ALL, *, within: int = ALL, whole: bool = False, hold: int = 0
     ) -> Answer:
-        mine = self._known(seq, self.queue)
+        mine = self._checked(seq, running=False)
         answer = self._admit(mine, most, within, whole, hold)
-        self.answers[mine] = answer
+        if not answer:
+            self.answers.setdefault(mine.lane, answer)
         return answer
 
     def _admit(self, seq: NaiveSequence, most: int, within: int, whole: bool, hold: int) -> Answer:
         if self.preempted:
             return Answer.BLOCKS
-        if self.seats_left <= 0:
-            return Answer.SEATS
         if self.tokens_left <= 0:
             return Answer.TOKENS
-        if within <= 0:
+        if min(within, most) <= 0:
             return Answer.LANE
-        hits = self.pool.hits(seq) if self.engine.prefix_cache else []
+        if self.seats_left <= 0:
+            return Answer.SEATS
+        hits = self._hits(seq)
         size = self.pool.block_size
         cached = len(hits) * size
         wish = min(seq.known - cached, most)
         tokens = min(wish, within, self.tokens_left)
-        if tokens <= 0 or (whole and tokens < wish):
-            return Answer.TOKENS
-        must_fit = max(seq.known if self.engine.gate else cached + tokens, hold)
-        on_free_list = sum(not self.pool.references[block] for block in hits)
-        need = -(-must_fit // size) - len(hits) + on_free_list
-        if need > self.free_blocks:
-            return Answer.BLOCKS
-        if self.running and need + self.reserve > self.free_blocks:
-            return Answer.RESERVE
+        if whole and tokens < wish:
+            return Answer.TOKENS if wish > self.tokens_left else Answer.LANE
+        answer = self._room(seq, hits, tokens, hold)
+        if not answer:
+            return answer
 
-        for head in self.queue:
-            if head.lane == seq.lane:
-                if head is not seq:
-                    head.passed_over += 1
-                break
-        self.queue.remove(seq)
+        queue = self.lanes[seq.lane]
+        if queue[0] is not seq:
+            queue[0].passed_over += 1
+        queue.remove(seq)
         self.running.append(seq)
+        seq.runs = True
         self.admitted.append(seq)
         self.pool.share(hits)
         seq.block_ids = hits + self.pool.take(-(-max(cached + tokens, hold) // size) - len(hits))
-        seq.computed = cached
+        seq.slots = len(seq.block_ids) * size
+        seq.computed = seq.cached = cached
         if seq.fresh:
             seq.first_scheduled = self.now
             seq.hit = cached
+            # Whatever it did not wait for by itself it waited for those ahead of it.
+            seq.waits["behind"] = self.now - seq.arrival - sum(seq.waits.values())
         else:
             seq.stalled += self.now - seq.queued_at
             seq.resumed_hit += cached
@@ -359,94 +405,106 @@ class NaiveStep:
         self._feed(seq, tokens)
         return Answer.OK
 
+    def _hits(self, seq: NaiveSequence) -> list[int]:
+        return self.pool.hits(seq) if self.engine.prefix_cache else []
+
+    def _room(self, seq: NaiveSequence, hits: list[int], tokens: int, hold: int) -> Answer:
+        """The gate (rule A6) and the reserve (rule A7)."""
+        size = self.pool.block_size
+        must_fit = max(seq.known if self.engine.gate else len(hits) * size + tokens, hold)
+        on_free_list = sum(not self.pool.references[block] for block in hits)
+        need = -(-must_fit // size) - len(hits) + on_free_list
+        if need > self.free_blocks:
+            return Answer.BLOCKS
+        if self.running and need + self.reserve > self.free_blocks:
+            return Answer.RESERVE
+        return Answer.OK
+
     def preempt(self, seq: View) -> None:
-        mine = self._known(seq, self.running)
+        mine = self._checked(seq, running=True)
         self.running.remove(mine)
-        self.tokens -= self.fed.pop(mine, 0)
+        mine.runs = False
+        if mine.now:
+            self.fed.remove(mine)
+            self.tokens -= mine.now
+            mine.now = 0
         self.preempted.append(Eviction(mine, mine.computed, mine.known, mine.blocks))
-        self.pool.release(mine.block_ids)
-        mine.block_ids = []
-        mine.computed = 0
+        self._let_go(mine)
         mine.preemptions += 1
         mine.queued_at = self.now
         self.enqueue(mine, at_head=getattr(self.policy, "reentry", "head") == "head")
 
     def wait(self, seq: View, why: Answer) -> None:
-        self.answers[self._known(seq, self.queue)] = why
+        self.answers.setdefault(self._checked(seq, running=False).lane, why)
 
     def enqueue(self, seq: NaiveSequence, at_head: bool = False) -> None:
+        queue = self.waiting(seq.lane)
         key = self.policy.queue_key(seq)
         if key is not None:
             seq.key = (*key, seq.index)
-            insort(self.queue, seq, key=lambda other: other.key)
+            insort(queue, seq, key=lambda other: other.key)
         elif at_head:
-            self.queue.insert(0, seq)
+            queue.insert(0, seq)
         else:
-            self.queue.append(seq)
+            queue.append(seq)
 
-    def _known(self, seq: View, place: list[NaiveSequence]) -> NaiveSequence:
-        if not any(seq is other for other in place):
-            raise ValueError(f"request {seq.index} is not there for this verb")
-        return cast(NaiveSequence, seq)
+    def _checked(self, seq: View, running: bool) -> NaiveSequence:
+        mine = cast(NaiveSequence, seq)
+        if mine.runs is not running or mine.reason:
+            raise ValueError(f"request {mine.index} is not {'running' if running else 'waiting'}")
+        return mine
 
     def shape(self) -> StepShape:
-        chunks = [(s.computed, n) for s, n in self.fed.items() if n > 1]
-        decodes = [s.computed for s, n in self.fed.items() if n == 1]
-        return StepShape(
-            prefill_tokens=sum(n for _, n in chunks),
-            chunks=len(chunks),
-            decodes=len(decodes),
-            area2=sum(n * (2 * c + n) for c, n in chunks),
-            reach=sum(c + n for c, n in chunks),
-            context=sum(decodes),
-            table=sum(len(s.block_ids) for s in self.fed),
-        )
+        prefill = chunks = decodes = area2 = reach = context = table = 0
+        for seq in self.fed:
+            tokens, computed = seq.now, seq.computed
+            if tokens == 1:
+                decodes += 1
+                context += computed
+            else:
+                chunks += 1
+                prefill += tokens
+                area2 += tokens * (2 * computed + tokens)
+                reach += computed + tokens
+            table += len(seq.block_ids)
+        return StepShape(prefill, chunks, decodes, area2, reach, context, table)
 
     def refusals(self) -> dict[NaiveSequence, str]:
-        """What every waiting sequence waits for now: the heads by answer, others *behind*."""
+        """What the head of each lane waits for now. Those behind it wait for the head."""
         causes: dict[NaiveSequence, str] = {}
-        lanes: set[str] = set()
-        for seq in self.queue:
-            if seq.lane in lanes:
-                causes[seq] = "behind"
+        for queue in self.lanes.values():
+            if not queue:
                 continue
-            lanes.add(seq.lane)
-            answer = self.answers.get(seq, Answer.OK)
-            if not answer:
-                causes[seq] = answer.name.lower()
-            elif self.tokens_left <= 0:
-                causes[seq] = "tokens"
-            elif self.seats_left <= 0:
-                causes[seq] = "seats"
+            answer = self.answers.get(queue[0].lane)
+            if answer is not None:
+                causes[queue[0]] = answer.name.lower()
+            elif self.preempted or (self.tokens_left > 0 and self.seats_left > 0):
+                causes[queue[0]] = "blocks"
             else:
-                causes[seq] = "blocks" if self.preempted else "batch"
+                causes[queue[0]] = "seats" if self.tokens_left > 0 else "tokens"
         return causes
 
     def end(self, now: int) -> tuple[list[NaiveSequence], list[NaiveSequence]]:
         """The step is over: (who got a token, who finished with it)."""
         sampled, finished = [], []
-        for seq, tokens in self.fed.items():
-            last = seq.computed + tokens
-            seq.fed_tokens += tokens
-            if seq.furthest > seq.computed:
+        for seq in self.fed:
+            last = seq.computed + seq.now
+            if seq.computed < seq.furthest:
                 seq.recomputed += min(last, seq.furthest) - seq.computed
-            if last > seq.furthest:
-                seq.furthest = last
             seq.computed = last
+            seq.now = 0
             if last < seq.known:
                 continue
             seq.known += 1
             seq.token_times.append(now)
             sampled.append(seq)
-            if len(seq.token_times) == seq.limit:
-                seq.reason = "stop" if seq.limit == seq.request.output else "length"
-                seq.finished = now
+            if seq.known == seq.end:
                 finished.append(seq)
+        for seq in finished:
+            seq.reason = "stop" if len(seq.token_times) == seq.request.output else "length"
+            seq.finished = now
+            self._let_go(seq)
         if finished:
-            # In running order: the order of the free list decides what is evicted first.
-            for seq in [seq for seq in self.running if seq.reason]:
-                self.pool.release(seq.block_ids)
-                seq.block_ids = []
             self.running = [seq for seq in self.running if not seq.reason]
         return sampled, finished
 
@@ -502,10 +560,10 @@ def run(
                 ended(seq)
                 continue
             seq.replica = 0
-            seq.limit = output_limit(request, engine, max_model_len)
+            seq.end = request.prompt + output_limit(request, engine, max_model_len)
             seq.waits["boundary"] = clock - at
             step.enqueue(seq)
-        if not step.running and not step.queue:
+        if not step.running and not step.waiting_count():
             if not arrivals or (horizon is not None and arrivals[0][0] > horizon):
                 break
             clock = arrivals[0][0]
@@ -541,7 +599,7 @@ def run(
                 "decodes": shape.decodes,
                 "decode_context": shape.context,
                 "running": len(step.running),
-                "waiting": len(step.queue),
+                "waiting": step.waiting_count(),
                 "free_blocks": step.free_blocks,
                 "admitted": len(step.admitted),
                 "preempted": len(step.preempted),
@@ -555,6 +613,9 @@ def run(
                 ended(seq)
         clock = next_schedule
 
+    for seq in everyone.values():
+        if seq.fresh:
+            seq.waits = dict.fromkeys(WAITS, 0)  # they add up to a queue time that never was
     return NaiveRun(
         requests=pd.DataFrame([_request_row(everyone[i]) for i in sorted(everyone)]),
         steps=pd.DataFrame(rows, columns=list(STEP_COLUMNS)),
