@@ -1,0 +1,120 @@
+"""The decode group: sequences that get one token in every step, without being touched.
+
+Steady decoding costs no work per sequence: the group counts *ticks*, and everything that a tick
+changes follows from counters. The sum of contexts grows by the group's size; which members need
+a block follows from how many stand at each offset within a block; finishes sit in buckets by
+tick. A member is touched when it joins, when it needs a block, and when it leaves.
+"""
+
+from __future__ import annotations
+
+from array import array
+from heapq import heappop, heappush
+
+from simulator.sequence import Sequence
+
+
+class Decodes:
+    """The group of one replica."""
+
+    __slots__ = (
+        "_ends", "_finishing", "block_size", "context", "due", "fresh", "growers", "last_end",
+        "size", "spells", "table", "ticks",
+    )  # fmt: skip
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.ticks = 0
+        """Ticks so far."""
+        self.last_end = -1
+        """When the last tick ended."""
+        self.size = 0
+        self.context = 0
+        """Sum of the members' computed tokens."""
+        self.table = 0
+        """Sum of the members' block-table lengths."""
+        self.growers: list[dict[Sequence, None]] = [{} for _ in range(block_size)]
+        """Members that need a block at ticks ≡ i (mod block size)."""
+        self.due = [0] * block_size
+        """len() of each of `growers`."""
+        self.fresh: dict[Sequence, None] = {}
+        """Members whose last token did not come from the last tick: their next gap is a stall."""
+        self.spells = array("q")
+        """Flat (request, first tick, last tick) of every spell that is over."""
+        self._finishing: dict[int, dict[Sequence, None]] = {}
+        self._ends: list[int] = []
+
+    def join(self, seq: Sequence) -> None:
+        """A sequence with one token to compute becomes a member."""
+        ticks = self.ticks
+        seq.group = self
+        seq.joined = ticks
+        if seq.last_token == self.last_end:
+            seq.spell = ticks
+        else:
+            seq.spell = ticks + 1
+            self.fresh[seq] = None
+        self.size += 1
+        self.context += seq._computed
+        self.table += len(seq.table)
+        if not seq.hold:
+            at = (ticks - seq._computed) % self.block_size
+            self.growers[at][seq] = None
+            self.due[at] += 1
+        end = ticks + seq.goal - seq._produced
+        bucket = self._finishing.get(end)
+        if bucket is None:
+            self._finishing[end] = {seq: None}
+            heappush(self._ends, end)
+        else:
+            bucket[seq] = None
+
+    def leave(self, seq: Sequence) -> None:
+        """Bring a member's counters up to date and let it go."""
+        ticks = self.ticks - seq.joined
+        if not seq.hold:
+            at = (seq.joined - seq._computed) % self.block_size
+            del self.growers[at][seq]
+            self.due[at] -= 1
+        seq._computed += ticks
+        seq._produced += ticks
+        seq.fed += ticks
+        seq.group = None
+        if ticks:
+            seq.last_token = self.last_end
+            if seq.spell < self.ticks:
+                self.spells.extend((seq.index, seq.spell, self.ticks - 1))
+        else:
+            self.fresh.pop(seq, None)
+        self.size -= 1
+        self.context -= seq._computed
+        self.table -= len(seq.table)
+
+    def end_after(self, seq: Sequence, tokens: int) -> None:
+        """Member `seq` will end after `tokens` more ticks."""
+        seq.goal = seq.produced + tokens
+        end = self.ticks + tokens
+        if end not in self._finishing:
+            self._finishing[end] = {}
+            heappush(self._ends, end)
+        self._finishing[end][seq] = None
+
+    def next_end(self) -> int:
+        """Ticks until the next member ends, as things stand; 0 when there is no member."""
+        while self._ends:
+            end = self._ends[0]
+            if any(self._ends_at(seq) == end for seq in self._finishing[end]):
+                return end - self.ticks
+            del self._finishing[heappop(self._ends)]
+        return 0
+
+    def ended(self) -> list[Sequence]:
+        """Members that reached their goal with the last tick, in the order they joined."""
+        if not self._ends or self._ends[0] > self.ticks:
+            return []
+        bucket = self._finishing.pop(heappop(self._ends))
+        return [seq for seq in bucket if self._ends_at(seq) == self.ticks]
+
+    def _ends_at(self, seq: Sequence) -> int:
+        # A sequence that left, or left and came back, is stale in its old bucket.
+        return seq.joined + seq.goal - seq._produced if seq.group is self else -1

@@ -1,0 +1,118 @@
+"""Many equal steps at once, exactly.
+
+A step may be followed by equal ones while nobody is admitted, preempted or done, each chunk
+keeps its size, and the blocks are there. Their durations are an arithmetic series, so k steps
+need one event, and the step in progress at any moment follows in closed form.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from itertools import accumulate
+from math import isqrt
+
+from simulator.sequence import Sequence
+from simulator.step import StepBuilder
+
+FOREVER = 1 << 62
+
+
+@dataclass(slots=True)
+class Leap:
+    """`steps` steps from `start`: the first lasts `first`, each next one `growth` more.
+
+    `grown` are the blocks that steps 2, 3, … took; where table entries cost host time
+    (`per_block`), the closed form does not hold and `ends` lists every step's end.
+    """
+
+    start: int
+    first: int
+    growth: int
+    steps: int
+    grown: list[int]
+    ends: list[int] | None = None
+
+    def end(self, step: int) -> int:
+        """When step number `step` (1 = the first) ends."""
+        if self.ends is not None:
+            return self.ends[step - 1]
+        return self.start + step * self.first + self.growth * (step * (step - 1) // 2)
+
+    def reach(self, time: int) -> int:
+        """The first step that ends at or after `time`; `steps` if none does."""
+        if self.ends is not None:
+            return min(bisect_left(self.ends, time) + 1, self.steps)
+        ahead = time - self.start
+        if ahead <= self.first or self.steps == 1:
+            return 1
+        if not self.growth:
+            step = -(-ahead // self.first)
+        else:
+            b = 2 * self.first - self.growth
+            step = (isqrt(b * b + 8 * self.growth * ahead) - b) // (2 * self.growth)
+            step = max(step, 1)
+            while step < self.steps and self.end(step) < time:
+                step += 1
+        return min(step, self.steps)
+
+
+def plan(
+    step: StepBuilder, start: int, first: int, growth: int, per_block: int, most: int, until: int
+) -> Leap:
+    """As many equal steps as can follow this closed one, itself included.
+
+    At most `most`; none begins at or after `until`. Conditions: the next finish may be the
+    leap's last step; no chunk completes; blocks suffice.
+    """
+    group = step.group
+    if step.tick:
+        most = min(most, group.next_end())
+    chunks = [(seq, n) for seq, n in step.fed.items() if seq.group is not group]
+    for seq, n in chunks:
+        most = min(most, (seq.todo - 1) // n)
+    leap = Leap(start, first, growth, max(most, 1), [])
+    leap.steps = leap.reach(until)
+    if leap.steps == 1:
+        return leap
+    grown = _needs(step, chunks, leap.steps - 1)
+    total = list(accumulate(grown))
+    if total[-1] > step.pool.free:
+        fits = bisect_right(total, step.pool.free)
+        del grown[fits:], total[fits:]
+        leap.steps = fits + 1
+    leap.grown = grown
+    if per_block and leap.steps > 1:
+        durations = [first + growth * j + per_block * n for j, n in enumerate([0, *total])]
+        leap.ends = list(accumulate(durations, initial=start))[1:]
+        leap.steps = leap.reach(until)
+        del leap.ends[leap.steps :], grown[leap.steps - 1 :]
+    return leap
+
+
+def cut(leap: Leap, time: int) -> None:
+    """End the leap with the step that is running at `time`."""
+    leap.steps = leap.reach(time)
+    del leap.grown[leap.steps - 1 :]
+    if leap.ends is not None:
+        del leap.ends[leap.steps :]
+
+
+def _needs(step: StepBuilder, chunks: list[tuple[Sequence, int]], steps: int) -> list[int]:
+    """Blocks that each of the next `steps` steps takes."""
+    if step.tick:
+        due = step.group.due
+        at = (step.group.ticks + 1) % len(due)
+        ring = due[at:] + due[:at]
+        needs = (ring * (steps // len(due) + 1))[:steps]
+    else:
+        needs = [0] * steps
+    size = step.pool.block_size
+    for seq, n in chunks:
+        held = len(seq.table)
+        for ahead in range(1, steps + 1):
+            short = -(-(seq.computed + n * (ahead + 1)) // size) - held
+            if short > 0:
+                needs[ahead - 1] += short
+                held += short
+    return needs

@@ -1,0 +1,238 @@
+"""What happened, written down in columns: one row a leap, one row a request.
+
+Nothing is kept per token. Leaps are unrolled into steps when the run is over.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from calibration.step_time import StepShape
+from policies.base import Answer
+from simulator.leap import Leap
+from simulator.sequence import Sequence
+from simulator.step import StepBuilder
+from traces.records import (
+    REQUEST_COLUMNS,
+    SPELL_COLUMNS,
+    STALL_COLUMNS,
+    STEP_COLUMNS,
+    WAITS,
+    Records,
+)
+from traces.trace import Ints
+
+_LEAP = (
+    "start", "first", "growth", "steps", "prefill_tokens", "chunks", "decodes", "area2",
+    "decode_context", "table", "running", "waiting", "free_blocks", "admitted", "preempted",
+    "finished", "tick", "unused", "idle_held",
+)  # fmt: skip
+_HEAD = tuple(Answer[name.upper()].value for name in WAITS[:6])
+
+Outside = Callable[[dict[str, Ints]], Ints]
+"""Columns of steps (`prefill_tokens`, `decodes`, `chunks`, `area2`, `decode_context`) → 0 or 1."""
+
+
+class ReplicaLog:
+    """The columns of one replica."""
+
+    def __init__(self, replica: int, block_size: int) -> None:
+        self.replica = replica
+        self.block_size = block_size
+        self.leaps = array("q")
+        self.grown = array("i")
+        """Blocks taken in the further steps of each leap, one after the other."""
+        self.queued = array("q")
+        """When sequences arrived in the queue."""
+        self.needless = 0
+        """Evictions after which the victim's blocks would still have been free."""
+
+    def scheduled(self, step: StepBuilder, shape: StepShape) -> tuple[int, ...]:
+        """The part of a leap's row that is known when it is scheduled."""
+        group = step.group
+        held = group.table
+        resident = group.context
+        idle = 0 if step.tick else group.table
+        for seq in step.chunks:
+            held += len(seq.table)
+            resident += seq._computed
+            if seq not in step.fed:
+                idle += len(seq.table)
+        if step.preempted:
+            self._count_needless(step)
+        return (
+            shape.prefill_tokens,
+            shape.chunks,
+            shape.decodes,
+            shape.area2,
+            shape.context,
+            shape.table,
+            len(step.running),
+            len(step.queue),
+            step.pool.free,
+            len(step.admitted),
+            len(step.preempted),
+            held * self.block_size - resident - step.tokens,
+            idle,
+        )
+
+    def stepped(self, leap: Leap, row: tuple[int, ...], finished: int, tick: int) -> None:
+        """A leap is over."""
+        self.leaps.extend((leap.start, leap.first, leap.growth, leap.steps))
+        self.leaps.extend(row[:11])
+        self.leaps.extend((finished, tick, *row[11:]))
+        if leap.steps > 1:
+            self.grown.extend(leap.grown)
+
+    def _count_needless(self, step: StepBuilder) -> None:
+        free = step.pool.free
+        for _, _, _, held in reversed(step.preempted):
+            if held <= free:
+                self.needless += 1
+                free -= held
+
+    def unroll(self, host: tuple[int, int, int], outside: Outside | None) -> dict[str, Ints]:
+        """One row a step; `host` is (t0, tS, tB)."""
+        table = np.array(self.leaps, dtype=np.int64).reshape(-1, len(_LEAP))
+        leap = dict(zip(_LEAP, table.T, strict=True))
+        steps = leap["steps"]
+        total = int(steps.sum())
+        first = np.cumsum(steps) - steps
+        nth = np.arange(total, dtype=np.int64) - np.repeat(first, steps)
+
+        def per_step(name: str) -> Ints:
+            return np.repeat(leap[name], steps)
+
+        grown = np.zeros(total, dtype=np.int64)
+        grown[nth > 0] = np.array(self.grown, dtype=np.int64)
+        running_sum = np.cumsum(grown)
+        grown = running_sum - np.repeat(running_sum[first] if total else running_sum, steps)
+        t0, per_sequence, per_block = host
+        duration = per_step("first") + per_step("growth") * nth + per_block * grown
+        before = np.cumsum(duration) - duration
+        start = per_step("start") + before - np.repeat(before[first] if total else before, steps)
+        sequences = per_step("chunks") + per_step("decodes")
+        fed = per_step("prefill_tokens") + per_step("decodes")
+        queued = np.array(self.queued, dtype=np.int64)
+        arrived = np.searchsorted(queued, start, side="right")
+        last = nth == np.repeat(steps, steps) - 1
+        tick = per_step("tick")
+        out = {
+            "replica": np.full(total, self.replica, dtype=np.int64),
+            "start": start,
+            "duration": duration,
+            "host": t0 + per_sequence * sequences + per_block * (per_step("table") + grown),
+            "prefill_tokens": per_step("prefill_tokens"),
+            "chunks": per_step("chunks"),
+            "decodes": per_step("decodes"),
+            "decode_context": per_step("decode_context") + per_step("decodes") * nth,
+            "running": per_step("running"),
+            "waiting": per_step("waiting")
+            + arrived
+            - np.repeat(arrived[first] if total else arrived, steps),
+            "free_blocks": per_step("free_blocks") - grown,
+            "admitted": per_step("admitted"),
+            "preempted": per_step("preempted"),
+            "finished": np.where(last, per_step("finished"), 0),
+            "tick": np.where(tick >= 0, tick + nth, -1),
+            "outside": np.zeros(total, dtype=np.int64),
+            "unused": per_step("unused") + self.block_size * grown - fed * nth,
+            "idle_held": per_step("idle_held"),
+        }
+        if outside is not None:
+            # A chunk's 2A grows by 2q² a step; q² is at most P² where there is one chunk.
+            area2 = per_step("area2") + 2 * nth * per_step("prefill_tokens") ** 2
+            out["outside"] = outside({**out, "area2": area2})
+        return out
+
+
+class RequestLog:
+    """One row a request, of all replicas."""
+
+    def __init__(self) -> None:
+        self._ints = array("q")
+        self._reasons: list[str] = []
+        self._tenants: list[str] = []
+        self._lanes: list[str] = []
+
+    def left(self, seq: Sequence, replica: int, now: int, reason: str) -> None:
+        """A request ended at `now`, or (`now` = -1) is still there at the horizon."""
+        queued = seq.first_scheduled - seq.arrival if seq.first_scheduled >= 0 else 0
+        head = [seq.waits[answer] for answer in _HEAD]
+        boundary = seq.boundary - seq.arrival if seq.first_scheduled >= 0 else 0
+        self._ints.extend(
+            (
+                seq.index, replica, seq.arrival, seq.first_scheduled, seq.first_token,
+                seq.last_token, now, seq.prompt, seq.output, seq._produced, seq.declared,
+                seq.priority, seq.session, seq.preemptions, seq.fed, seq.recomputed, seq.hit,
+                seq.resumed_hit, seq.peak, seq.stalled,
+                *head, queued - sum(head) - boundary, boundary,
+            )
+        )  # fmt: skip
+        self._reasons.append(reason)
+        self._tenants.append(seq.tenant)
+        self._lanes.append(seq.lane)
+
+    def __len__(self) -> int:
+        return len(self._reasons)
+
+    def frame(self) -> pd.DataFrame:
+        """Rows in trace order."""
+        names = [*REQUEST_COLUMNS]
+        table = np.array(self._ints, dtype=np.int64).reshape(-1, len(names))
+        order = np.argsort(table[:, 0], kind="stable")
+        columns: dict[str, Any] = {name: table[order, at] for at, name in enumerate(names)}
+        for name, values in (
+            ("reason", self._reasons),
+            ("tenant", self._tenants),
+            ("lane", self._lanes),
+        ):
+            columns[name] = pd.Categorical(values)[order]
+        return pd.DataFrame(columns)
+
+
+def collect(
+    requests: RequestLog,
+    logs: list[ReplicaLog],
+    steps: list[StepBuilder],
+    host: tuple[int, int, int],
+    outside: Outside | None,
+    about: dict[str, Any],
+) -> Records:
+    """Join the columns of all replicas into `Records`."""
+    parts = [log.unroll(host, outside) for log in logs]
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    weight = columns["duration"].astype(np.float64)
+    pools = np.array([step.pool.blocks for step in steps], dtype=np.int64)
+    used = (pools[columns["replica"]] - columns["free_blocks"]) * logs[0].block_size
+    allocated = float((used * weight).sum())
+    unused = columns.pop("unused")
+    idle = columns.pop("idle_held") * logs[0].block_size
+    about |= {
+        "waste_share": float((unused * weight).sum()) / allocated if allocated else 0.0,
+        "idle_held_share": float((idle * weight).sum()) / allocated if allocated else 0.0,
+        "needless_evictions": sum(log.needless for log in logs),
+    }
+    return Records(
+        requests=requests.frame(),
+        steps=pd.DataFrame({name: columns[name] for name in STEP_COLUMNS}),
+        spells=_flat(SPELL_COLUMNS, [step.group.spells for step in steps], replica_at=1),
+        stalls=_flat(STALL_COLUMNS, [step.stalls for step in steps]),
+        about=about,
+    )
+
+
+def _flat(names: tuple[str, ...], parts: list[array[int]], replica_at: int = -1) -> pd.DataFrame:
+    width = len(names) - (replica_at >= 0)
+    tables = []
+    for replica, part in enumerate(parts):
+        table = np.array(part, dtype=np.int64).reshape(-1, width)
+        if replica_at >= 0:
+            table = np.insert(table, replica_at, replica, axis=1)
+        tables.append(table)
+    return pd.DataFrame(np.concatenate(tables), columns=list(names))

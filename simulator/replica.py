@@ -1,0 +1,237 @@
+"""One server as a process: ask the policy, wait the step time, apply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+import simpy
+
+from calibration.step_time import Executor, StepShape, StepTime
+from policies.base import Answer, Policy, Stable
+from simulator.checks import LawBroken
+from simulator.clients import Clients
+from simulator.clock import Clock, Wake
+from simulator.engine import Engine
+from simulator.identity import prefix
+from simulator.leap import FOREVER, Leap, cut, plan
+from simulator.recorder import ReplicaLog
+from simulator.sequence import Sequence
+from simulator.step import StepBuilder
+
+
+class Replica:
+    """A queue, a running set and a pool under one policy, on one executor."""
+
+    def __init__(
+        self,
+        env: Clock,
+        index: int,
+        engine: Engine,
+        policy: Policy,
+        executor: Executor,
+        clients: Clients,
+        max_model_len: int,
+        on_left: Callable[[Sequence, int, str], None],
+        *,
+        leap: bool = True,
+        solo: bool = True,
+        horizon: int = FOREVER,
+    ) -> None:
+        self.env = env
+        self.index = index
+        self.policy = policy
+        self.executor = executor
+        self.step = StepBuilder(engine, policy, max_model_len)
+        self.log = ReplicaLog(index, engine.block_size)
+        self.process: simpy.Process | None = None
+        self._engine = engine
+        self._clients = clients
+        self._on_left = on_left
+        self._leap = leap
+        self._solo = solo
+        self._horizon = horizon
+        self._prices: StepTime | None = getattr(executor, "step_time", None)
+        self._asleep: Leap | None = None
+        """The leap in progress; None while idle."""
+        self._sleeping = False
+        self._wake_at = -1
+        self._stable: Stable | None = None
+        self._heads: list[tuple[Sequence, Answer]] = []
+        self._steps = 0
+
+    # What others see
+
+    @property
+    def outstanding(self) -> int:
+        """Requests queued or running."""
+        return len(self.step.running) + len(self.step.queue)
+
+    def deliver(self, seq: Sequence) -> None:
+        """A request arrives: queue it, and end the leap in progress if it may change a thing."""
+        now = self.env.now
+        lane = self.step.queue.lane(seq.lane)
+        self.log.queued.append(now)
+        leap = self._asleep
+        seq.boundary = now if leap is None else leap.end(leap.reach(now))
+        matters = leap is None or self._matters(seq, lane[0] if lane else None)
+        lane.arrive(seq)
+        if matters:
+            self.interrupt()
+
+    def interrupt(self) -> None:
+        """Something changed outside: end the leap with the step in progress, or wake up."""
+        if not self._sleeping or self.process is None:
+            return
+        leap = self._asleep
+        if leap is None:
+            if self._wake_at > self.env.now:
+                self._sleeping = False
+                self.process.interrupt()
+        elif leap.steps > 1:
+            before = leap.steps
+            cut(leap, self.env.now)
+            if leap.steps < before:
+                self._sleeping = False
+                self.process.interrupt()
+
+    # The loop
+
+    def run(self) -> Generator[simpy.Event, Any, None]:
+        """Until nobody is left and nobody is to come."""
+        env, step, executor = self.env, self.step, self.executor
+        while True:
+            shape = self._schedule()
+            if not step.tokens:
+                if not (yield from self._idle()):
+                    return
+                continue
+            done = executor.run(shape, step.rows)
+            leap = self._plan(shape, done.duration)
+            row = self.log.scheduled(step, shape)
+            tick = step.group.ticks if step.tick else -1
+            if leap.end(1) > self._horizon:
+                return
+            self._asleep = leap
+            while (left := leap.end(leap.steps) - env.now) > 0:
+                self._sleeping = True
+                try:
+                    yield Wake(env, left, 2 + self.index)
+                except simpy.Interrupt:
+                    continue
+            self._asleep = None
+            self._sleeping = False
+            for index in done.stopped:
+                step.stop(index)
+            finished = step.apply(leap.steps, leap.end(1), env.now)
+            self.log.stepped(leap, row, len(finished), tick)
+            for seq in finished:
+                executor.forget(seq.index)
+                self._on_left(seq, env.now, seq.reason)
+
+    def _schedule(self) -> StepShape:
+        """Ask the policy what the next step does."""
+        step, now = self.step, self.env.now
+        for seq, answer in self._heads:
+            seq.waits[answer.value] += now - step.now
+        step.open(now, self._clients.more)
+        self._stable = self.policy.schedule(step)
+        shape = step.close()
+        self._steps += 1
+        for victim, _, _, _ in step.preempted:
+            self.executor.forget(victim.index)
+        self._heads = [
+            (lane[0], step.refused.get(name) or self._why())
+            for name, lane in step.queue.lanes.items()
+            if lane and lane[0].first_scheduled < 0
+        ]
+        return shape
+
+    def _why(self) -> Answer:
+        """Why a head waits that the policy did not try."""
+        step = self.step
+        if step.preempted:
+            return Answer.BLOCKS
+        if not step.tokens_left:
+            return Answer.TOKENS
+        return Answer.BLOCKS if step.seats_left else Answer.SEATS
+
+    def _plan(self, shape: StepShape, duration: int) -> Leap:
+        step, stable, prices = self.step, self._stable, self._prices
+        now = self.env.now
+        if duration <= 0:
+            raise LawBroken(
+                f"step {self._steps} at {now} ps takes {duration} ps: expected more than 0"
+            )
+        if not (self._leap and step.steady and stable and self.executor.ahead and prices):
+            return Leap(now, duration, 0, 1, [])
+        until = self._horizon + 1
+        if stable.until is not None:
+            until = min(until, stable.until)
+        queue = step.queue
+        if self._solo and (stable.arrivals or not queue):
+            upcoming = self._clients.next
+            if upcoming is not None:
+                until = min(until, upcoming)
+        if queue and self._engine.prefix_cache and self._head_may_hit():
+            return Leap(now, duration, 0, 1, [])
+        most = 64 if not self._solo else FOREVER
+        growth = prices.growth(shape, step.chunk_squares())
+        leap = plan(step, now, duration, growth, prices.tB, most, until)
+        if leap.steps > 1 and leap.end(leap.steps) > self._horizon:
+            leap.steps -= 1
+            del leap.grown[leap.steps - 1 :]
+        return leap
+
+    def _matters(self, seq: Sequence, head: Sequence | None) -> bool:
+        """Whether an arrival may change the decision that the leap in progress repeats."""
+        stable = self._stable
+        if stable is None or stable.arrivals or head is None:
+            return True
+        key = self.policy.queue_key
+        mine, theirs = key(seq), key(head)
+        return mine is not None and theirs is not None and mine < theirs
+
+    def _head_may_hit(self) -> bool:
+        """Whether a running sequence computes the block that a refused head would hit next."""
+        step, size = self.step, self._engine.block_size
+        for lane in step.queue.lanes.values():
+            if not lane:
+                continue
+            head = lane[0]
+            wanted = list(prefix(head, size))
+            at = len(step.pool.lookup(wanted))
+            if at == len(wanted):
+                continue
+            for seq in step.running:
+                if seq.computed < (at + 1) * size and step.would_name(seq, at) == wanted[at]:
+                    return True
+        return False
+
+    def _idle(self) -> Generator[simpy.Event, Any, bool]:
+        """Nobody was fed: sleep until something changes. False = the run is over."""
+        env, step = self.env, self.step
+        until = self._stable.until if self._stable else None
+        if step.running or step.queue:
+            if until is None and not self._clients.more:
+                raise LawBroken(
+                    f"policy {type(self.policy).__name__}, step {self._steps} at {env.now} ps: "
+                    f"fed nobody with {len(step.running)} running and {len(step.queue)} waiting, "
+                    "nothing to come and no time to ask again; somebody must advance in every step"
+                )
+        elif not self._clients.more:
+            return False
+        upcoming = self._clients.next if self._solo else None
+        wake = min(
+            until if until is not None else FOREVER,
+            upcoming if upcoming is not None else FOREVER,
+            self._horizon + 1,
+        )
+        self._sleeping = True
+        self._wake_at = wake
+        try:
+            yield Wake(env, max(wake - env.now, 0), 2 + self.index)
+        except simpy.Interrupt:
+            return True
+        self._sleeping = False
+        return env.now <= self._horizon

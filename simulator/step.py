@@ -1,0 +1,538 @@
+"""The step under construction: the policy's verbs over sequences and blocks.
+
+`StepBuilder` implements `policies.base.Step` on the real pool, so a policy can neither
+over-commit nor leak. One per replica, reused: `open`, the policy's verbs, `close`, and, when the
+time has passed, `apply`.
+
+The common case touches no sequence: the whole decode group is fed by counters
+(`_feed_all`). Only when tokens or blocks do not suffice for everybody does `feed_running` walk
+the running set in admission order.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+
+from calibration.step_time import Row, StepShape
+from policies.base import ALL, Answer, Policy
+from simulator.blocks import BlockPool
+from simulator.decodes import Decodes
+from simulator.engine import Engine
+from simulator.identity import extend, prefix
+from simulator.running import Running
+from simulator.sequence import Sequence
+from simulator.waiting import Lane, Waiting
+
+
+class StepBuilder:
+    """The verbs, and what they came to. All times are picoseconds."""
+
+    def __init__(self, engine: Engine, policy: Policy, max_model_len: int) -> None:
+        self.policy = policy
+        self.pool = BlockPool(engine.blocks, engine.block_size)
+        self.queue = Waiting(policy)
+        self.running = Running()
+        self.group = Decodes(engine.block_size)
+        self.chunks: dict[Sequence, None] = {}
+        """Running sequences outside the decode group: partial prefills, paused decodes."""
+        self.now = 0
+        self.more_to_come = True
+        self.tokens = 0
+        self.tokens_left = 0
+        self.fed: dict[Sequence, int] = {}
+        """Sequences fed one by one, in the order they were fed, and their tokens."""
+        self.group_fed = False
+        """The whole group was fed by counters."""
+        self.tick = False
+        self.admitted: list[Sequence] = []
+        self.preempted: list[tuple[Sequence, int, int, int]] = []
+        """(sequence, computed, known, blocks held) in eviction order."""
+        self.steady = False
+        """After `close`: an equal step could follow."""
+        self.refused: dict[str, Answer] = {}
+        """Answer to the first sequence of each lane that was not admitted."""
+        self.stalls = array("q")
+        """Flat (request, end, gap) of every gap that is in no spell."""
+        self._engine = engine
+        self._block_size = engine.block_size
+        self._budget = policy.token_budget
+        self._max_model_len = max_model_len
+        self._reserve = int(engine.reserve * engine.blocks)
+        self._admissions = 0
+        self._members_fed = 0
+        self._walk: Iterator[Sequence] | None = None
+        self._starved: tuple[Sequence, int] | None = None
+
+    # What a policy sees
+
+    @property
+    def seats_left(self) -> int:
+        return self._engine.max_running - len(self.running)
+
+    @property
+    def free_blocks(self) -> int:
+        return self.pool.free
+
+    def waiting(self, lane: str | None = None) -> Lane | Waiting:
+        return self.queue if lane is None else self.queue.lane(lane)
+
+    def wanted(self, lane: str, most: int = ALL) -> int:
+        enough = self.tokens_left
+        total = 0
+        for seq in self.chunks:
+            if seq.lane == lane and seq not in self.fed and seq.todo > 1:
+                total += min(seq.todo, most)
+        if self.preempted:
+            return min(total, enough)
+        seats = self.seats_left
+        for seq in self.queue.lane(lane):
+            if total >= enough or not seats:
+                break
+            hits = self._hits(seq)
+            amount = self._amount(seq, len(hits) * self._block_size, most)
+            if not self._room(seq, hits, min(amount, enough - total), 0):
+                break
+            total += amount
+            seats -= 1
+        return min(total, enough)
+
+    # The verbs
+
+    def feed_running(
+        self, most: int = ALL, lane: str | None = None, within: int = ALL
+    ) -> Sequence | None:
+        left = min(within, self.tokens_left)
+        if self._walk is None:
+            if lane is None and self._feed_all(most, left):
+                return None
+            self._walk = iter(self._unfed())
+        floor = self.tokens_left - left
+        if self._starved is not None:
+            seq, amount = self._starved
+            self._starved = None
+            if seq in self.running and not self._give(seq, amount):
+                self._starved = (seq, amount)
+                return seq
+        for seq in self._walk:
+            if (lane is not None and seq.lane != lane) or seq not in self.running:
+                continue
+            todo = seq.todo
+            amount = min(
+                todo if todo == 1 else min(todo, most),
+                self.tokens_left - floor,
+                self._max_model_len - seq.computed - 1,
+            )
+            if amount > 0 and not self._give(seq, amount):
+                self._starved = (seq, amount)
+                return seq
+        self._walk = None
+        return None
+
+    def feed(self, seq: Sequence, tokens: int) -> Answer:
+        if self._is_fed(seq):
+            raise ValueError(f"request {seq.index} is fed twice in one step")
+        amount = min(tokens, seq.todo, self._max_model_len - seq.computed - 1)
+        if amount > self.tokens_left or amount < 1:
+            return Answer.TOKENS
+        return Answer.OK if self._give(seq, amount) else Answer.BLOCKS
+
+    def admit(
+        self,
+        seq: Sequence,
+        most: int = ALL,
+        *,
+        within: int = ALL,
+        whole: bool = False,
+        hold: int = 0,
+    ) -> Answer:
+        answer = self._admit(seq, most, min(within, self.tokens_left), whole, hold)
+        if not answer:
+            self.refused.setdefault(seq.lane, answer)
+        return answer
+
+    def preempt(self, seq: Sequence) -> None:
+        group = self.group
+        amount = self.fed.pop(seq, 0)
+        if seq.group is group:
+            if self.group_fed:
+                amount = 1
+            elif amount:
+                self._members_fed -= 1
+            group.leave(seq)
+        else:
+            del self.chunks[seq]
+        self.tokens -= amount
+        self.tokens_left += amount
+        if self._starved is not None and self._starved[0] is seq:
+            self._walk = self._starved = None
+        self.running.remove(seq)
+        self.preempted.append((seq, seq._computed, seq.known, len(seq.table)))
+        self._free(seq)
+        seq._computed = 0
+        seq.hold = 0
+        seq.preemptions += 1
+        seq.queued_at = self.now
+        self.queue.lane(seq.lane).come_back(seq)
+
+    def wait(self, seq: Sequence, why: Answer) -> None:
+        self.refused.setdefault(seq.lane, why)
+
+    # What the engine adds
+
+    def stop(self, index: int) -> None:
+        """The token that request `index` gets in this step is its end of sequence."""
+        for seq in self.running:
+            if seq.index == index:
+                if seq.group is self.group:
+                    self.group.end_after(seq, 1)
+                else:
+                    seq.goal = seq._produced + 1
+                seq.output = seq.goal
+                return
+
+    def would_name(self, seq: Sequence, block: int) -> int | None:
+        """The identity that logical block `block` of `seq` has or will have."""
+        if (block + 1) * self._block_size >= seq.prompt + seq.goal:
+            return None
+        extend(seq, block + 1, self._block_size)
+        return seq.chain[block]
+
+    # Building
+
+    def open(self, now: int, more_to_come: bool) -> None:
+        """Begin a step at `now`."""
+        self.now = now
+        self.more_to_come = more_to_come
+        self.tokens = 0
+        self.tokens_left = self._budget
+        self.fed = {}
+        self.group_fed = False
+        self.admitted = []
+        self.preempted = []
+        self.refused = {}
+        self._members_fed = 0
+        self._walk = self._starved = None
+
+    def close(self) -> StepShape:
+        """The step's shape. Group members that others left behind become paused decodes."""
+        group = self.group
+        whole = True
+        if not self.group_fed and 0 < self._members_fed < group.size:
+            whole = False
+            for seq in self.running:
+                if seq.group is group and seq not in self.fed:
+                    self._pause(seq)
+        self.tick = group.size > 0 and (self.group_fed or self._members_fed > 0)
+        p = f = area2 = reach = 0
+        d, context, table = (group.size, group.context, group.table) if self.tick else (0, 0, 0)
+        completes = False
+        for seq, amount in self.fed.items():
+            if seq.group is group:
+                continue
+            computed = seq._computed
+            table += len(seq.table)
+            if amount == seq.todo:
+                completes = True
+            if amount > 1:
+                p += amount
+                f += 1
+                area2 += amount * (2 * computed + amount)
+                reach += computed + amount
+            else:
+                d += 1
+                context += computed
+        self.steady = whole and not (completes or self.admitted or self.preempted)
+        return StepShape(p, f, d, area2, reach, context, table, 0)
+
+    def chunk_squares(self) -> int:
+        """Σ q² over this step's chunks."""
+        group = self.group
+        return sum(n * n for seq, n in self.fed.items() if n > 1 and seq.group is not group)
+
+    def rows(self) -> list[Row]:
+        """What runs, in running order, for an executor that really runs it."""
+        rows = []
+        for seq in self.running:
+            amount = 1 if self.group_fed and seq.group is self.group else self.fed.get(seq, 0)
+            if amount:
+                rows.append(Row(seq.index, seq.computed, amount, tuple(seq.table)))
+        return rows
+
+    def apply(self, steps: int, first_end: int, end: int) -> list[Sequence]:
+        """The time of `steps` equal steps has passed: the first ended at `first_end`.
+
+        Tokens appear; returns the sequences that are done, with their blocks given back.
+        """
+        if steps > 1:
+            self._grow(steps)
+        group = self.group
+        done: list[Sequence] = []
+        if self.tick:
+            if group.fresh:
+                for seq in group.fresh:
+                    self.stalls.extend((seq.index, first_end, first_end - seq.last_token))
+                group.fresh.clear()
+            group.ticks += steps
+            group.context += steps * group.size
+            group.last_end = end
+            done = group.ended()
+            for seq in done:
+                group.leave(seq)
+        for seq, amount in self.fed.items():
+            if seq.group is not None or seq not in self.chunks:
+                continue
+            self._advance(seq, amount * steps)
+            if seq._computed == seq.prompt + seq._produced:
+                self._emit(seq, end)
+                del self.chunks[seq]
+                if seq._produced == seq.goal:
+                    done.append(seq)
+                else:
+                    group.join(seq)
+        if len(done) > 1:
+            done.sort(key=lambda seq: seq.place)
+        for seq in done:
+            self.running.remove(seq)
+            self._free(seq)
+        return done
+
+    # Inside
+
+    def _grow(self, steps: int) -> None:
+        """Blocks that a leap needed in its second and later steps, in step order."""
+        group = self.group
+        chunks = [(seq, n) for seq, n in self.fed.items() if seq.group is not group]
+        naming = self._engine.prefix_cache
+        for step in range(1, steps):
+            if self.tick and (due := group.due[(group.ticks + step) % self._block_size]):
+                self._grow_group(group.ticks + step, due)
+            for seq, n in chunks:
+                self._grow_chunk(seq, seq._computed + n * (step + 1))
+            if naming:
+                amounts = [(seq, seq._computed + n * step, n) for seq, n in chunks]
+                self._name_all(amounts, self.tick, step)
+
+    def _grow_group(self, at: int, n: int) -> None:
+        """Give the members that need a block at tick number `at` theirs (`n` of them)."""
+        bucket = self.group.growers[at % self._block_size]
+        for seq, block in zip(bucket, self.pool.take(n), strict=True):
+            seq.table.append(block)
+        self.group.table += n
+
+    def _grow_chunk(self, seq: Sequence, computed: int) -> None:
+        """Give a chunk the blocks that `computed` tokens need."""
+        short = -(-computed // self._block_size) - len(seq.table)
+        if short > 0:
+            seq.table += self.pool.take(short)
+
+    def _unfed(self) -> list[Sequence]:
+        """Running sequences not yet fed, in admission order."""
+        if self.group_fed or not self.group.size:
+            chunks = [seq for seq in self.chunks if seq not in self.fed]
+            return sorted(chunks, key=lambda seq: seq.place)
+        return [seq for seq in self.running if seq not in self.fed]
+
+    def _is_fed(self, seq: Sequence) -> bool:
+        return (self.group_fed and seq.group is self.group) or seq in self.fed
+
+    def _feed_all(self, most: int, left: int) -> bool:
+        """Feed everybody by counters if tokens and blocks suffice; else change nothing."""
+        group = self.group
+        size = 0 if self.group_fed else group.size
+        due = group.due[group.ticks % self._block_size] if size else 0
+        if self._members_fed or size > left:
+            return False
+        amounts: list[tuple[Sequence, int]] = []
+        spare = left - size
+        if self.chunks:
+            amounts = self._share(most, spare)
+            blocks = due
+            for seq, amount in amounts:
+                short = -(-(seq._computed + amount) // self._block_size) - len(seq.table)
+                if short > 0:
+                    blocks += short
+            if blocks > self.pool.free or (
+                sum(amount for _, amount in amounts) == spare and not self._chunks_last()
+            ):
+                return False
+        elif due > self.pool.free:
+            return False
+        if size:
+            if due:
+                self._grow_group(group.ticks, due)
+            self.group_fed = True
+            self.tokens += size
+            self.tokens_left -= size
+        for seq, amount in amounts:
+            self._grow_chunk(seq, seq._computed + amount)
+            self.fed[seq] = amount
+            self.tokens += amount
+            self.tokens_left -= amount
+        if self._engine.prefix_cache:
+            self._name_all([(seq, seq._computed, n) for seq, n in amounts], size > 0)
+        return True
+
+    def _share(self, most: int, spare: int) -> list[tuple[Sequence, int]]:
+        """What the unfed chunks get of `spare` tokens, one after the other."""
+        amounts = []
+        for seq in self.chunks:
+            if seq in self.fed:
+                continue
+            todo = seq.todo
+            amount = min(
+                todo if todo == 1 else min(todo, most),
+                spare,
+                self._max_model_len - seq._computed - 1,
+            )
+            if amount > 0:
+                amounts.append((seq, amount))
+                spare -= amount
+        return amounts
+
+    def _chunks_last(self) -> bool:
+        """Whether the chunks were admitted after every group member, and stand in order."""
+        for chunk, seq in zip(reversed(self.chunks), reversed(self.running), strict=False):
+            if chunk is not seq:
+                return False
+        return True
+
+    def _give(self, seq: Sequence, amount: int) -> bool:
+        """Feed one running sequence; False if its blocks cannot be had."""
+        computed = seq.computed
+        short = -(-(computed + amount) // self._block_size) - len(seq.table)
+        if short > 0:
+            if short > self.pool.free:
+                return False
+            seq.table += self.pool.take(short)
+        if seq.group is not None:
+            self._members_fed += 1
+            if short > 0:
+                self.group.table += short
+        self._feed(seq, amount, computed)
+        return True
+
+    def _feed(self, seq: Sequence, amount: int, computed: int) -> None:
+        self.fed[seq] = amount
+        self.tokens += amount
+        self.tokens_left -= amount
+        if self._engine.prefix_cache:
+            self._name(seq, computed, amount)
+
+    def _admit(self, seq: Sequence, most: int, left: int, whole: bool, hold: int) -> Answer:
+        if self.preempted:
+            return Answer.BLOCKS
+        if left <= 0 or most <= 0:
+            return Answer.LANE if self.tokens_left > 0 else Answer.TOKENS
+        if len(self.running) >= self._engine.max_running:
+            return Answer.SEATS
+        hits = self._hits(seq)
+        cached = len(hits) * self._block_size
+        amount = self._amount(seq, cached, most)
+        if amount > left:
+            if whole:
+                return Answer.LANE if amount <= self.tokens_left else Answer.TOKENS
+            amount = left
+        answer = self._room(seq, hits, amount, hold)
+        if not answer:
+            return answer
+        self._take_seat(seq)
+        if hits:
+            self.pool.share(hits)
+            seq.table += hits
+            seq._computed = cached
+            if seq.preemptions:
+                seq.resumed_hit += cached
+            else:
+                seq.hit = cached
+        seq.hold = hold
+        slots = max(hold, cached + amount)
+        seq.table += self.pool.take(-(-slots // self._block_size) - len(hits))
+        self._feed(seq, amount, cached)
+        return Answer.OK
+
+    def _take_seat(self, seq: Sequence) -> None:
+        lane = self.queue.lane(seq.lane)
+        if (head := lane[0]) is not seq:
+            head.passed_over += 1
+        lane.remove(seq)
+        self._admissions += 1
+        seq.place = self._admissions
+        self.running.add(seq)
+        self.chunks[seq] = None
+        self.admitted.append(seq)
+        seq.admitted_at = self.now
+        stay = self.now - seq.queued_at
+        seq.waited += stay
+        if seq.first_scheduled < 0:
+            seq.first_scheduled = self.now
+        else:
+            seq.stalled += stay
+
+    def _hits(self, seq: Sequence) -> list[int]:
+        if not self._engine.prefix_cache:
+            return []
+        return self.pool.lookup(prefix(seq, self._block_size))
+
+    def _amount(self, seq: Sequence, cached: int, most: int) -> int:
+        return min(seq.todo - cached, most, self._max_model_len - cached - 1)
+
+    def _room(self, seq: Sequence, hits: list[int], amount: int, hold: int) -> Answer:
+        """The admission gate (A6) and the reserve (A7)."""
+        slots = seq.known if self._engine.gate else len(hits) * self._block_size + amount
+        need = -(-max(slots, hold) // self._block_size) - len(hits) + self.pool.idle(hits)
+        free = self.pool.free
+        if need > free:
+            return Answer.BLOCKS
+        if self.running and need + self._reserve > free:
+            return Answer.RESERVE
+        return Answer.OK
+
+    def _advance(self, seq: Sequence, amount: int) -> None:
+        recomputed = min(seq._computed + amount, seq.high_water) - seq._computed
+        if recomputed > 0:
+            seq.recomputed += recomputed
+        seq._computed += amount
+        seq.fed += amount
+
+    def _emit(self, seq: Sequence, end: int) -> None:
+        if seq._produced:
+            self.stalls.extend((seq.index, end, end - seq.last_token))
+        else:
+            seq.first_token = end
+        seq.last_token = end
+        seq._produced += 1
+
+    def _pause(self, seq: Sequence) -> None:
+        self.group.leave(seq)
+        self.chunks[seq] = None
+
+    def _free(self, seq: Sequence) -> None:
+        seq.peak = max(seq.peak, len(seq.table))
+        seq.high_water = max(seq.high_water, seq._computed)
+        self.pool.release(seq.table)
+
+    # Names for the prefix cache
+
+    def _name(self, seq: Sequence, computed: int, amount: int) -> None:
+        """Blocks become hittable when the step that fills them is scheduled (A13)."""
+        first, last = computed // self._block_size, (computed + amount) // self._block_size
+        if last > first:
+            extend(seq, last, self._block_size)
+            for block in range(first, last):
+                self.pool.name(seq.table[block], seq.chain[block])
+
+    def _name_all(
+        self, chunks: list[tuple[Sequence, int, int]], members: bool, ahead: int = 0
+    ) -> None:
+        """The same for all that were fed by counters, in running order.
+
+        `chunks` are (sequence, computed before, tokens); `ahead` counts steps of a leap that
+        the group's counters do not know yet.
+        """
+        if members:
+            at = self.group.ticks + ahead + 1
+            bucket = self.group.growers[at % self._block_size]
+            chunks = chunks + [(seq, seq.computed + ahead, 1) for seq in bucket]
+        for seq, computed, amount in sorted(chunks, key=lambda chunk: chunk[0].place):
+            self._name(seq, computed, amount)
