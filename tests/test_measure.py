@@ -140,7 +140,7 @@ class TestResuming:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"model": "tyni"}, "did you mean 'tiny'"),
+        ({"model": "llama-3.1-8"}, "did you mean 'llama-3.1-8b'"),
         ({"device": "tpu"}, "expected cpu or cuda"),
         ({"dtype": "fp3"}, "expected one of fp64, fp32, bf16, fp16"),
         ({"clock": "sun"}, "expected one of cpu, wall"),
