@@ -127,7 +127,7 @@ class Replica:
             self.log.stepped(leap, row, len(finished), tick)
             for seq in finished:
                 executor.forget(seq.index)
-                self._on_left(seq, env.now, seq.reason)
+                self._on_left(seq, self.index, seq.reason)
 
     def _schedule(self) -> StepShape:
         """Ask the policy what the next step does."""

@@ -68,7 +68,7 @@ def simulate(
     servers = [
         Replica(
             env, index, engine, policy, executor, clients, door.max_model_len,
-            lambda seq, index, reason: left(seq, index, reason),
+            left,
             leap=leap, solo=replicas == 1, horizon=end,
         )
         for index in range(replicas)
