@@ -272,7 +272,7 @@ def _send_times(
     return arrival, after
 
 
-def _content(talks: _Talks, rows: _Rows, order: Ints, place: Ints) -> dict[str, Ints]:
+def _content(talks: _Talks, rows: _Rows, order: Ints, place: Ints) -> dict[str, Any]:
     """Identity: system prompts are streams 0…, what the user says in one talk is one stream."""
     named = talks.named[rows.talk]
     prefix = talks.prefix[rows.talk]
