@@ -75,8 +75,10 @@ class Done(NamedTuple):
 class Executor(Protocol):
     """Says how long a step takes: by price (`Predicted`) or by running it."""
 
-    ahead: bool
-    """May price steps in advance, so that equal steps can be leapt over."""
+    @property
+    def ahead(self) -> bool:
+        """May price steps in advance, so that equal steps can be leapt over."""
+        ...
 
     def run(self, shape: StepShape, rows: Callable[[], list[Row]]) -> Done: ...
 
