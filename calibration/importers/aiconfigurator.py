@@ -1,9 +1,10 @@
 """NVIDIA's aiconfigurator-core: step times composed from measured kernels → profile.
 
-Two sources of one grid: the recorded CSV triples (`STEM_decode.csv`, `STEM_prefill.csv`,
-`STEM_mixed.csv`, milliseconds; needs no wheel) and the wheel itself (`query`, an optional extra,
-imported on use). Projections, element-wise kernels and communication depend on the step's tokens
-alone and become g; the LM head becomes h; attention is fitted on top by prefill and decode.
+One grid, two sources: recorded CSV triples (`STEM_decode.csv`, `STEM_prefill.csv`,
+`STEM_mixed.csv`, milliseconds; need no wheel) and the wheel (`aiconfigurator_wheel.py`).
+Projections, element-wise kernels and communication depend on the step's tokens alone and become
+g, the LM head h; attention is fitted on top. Decode attention is fitted where the cached tokens of
+a step exceed what stays in the GPU's cache; below, the line speaks.
 """
 
 from __future__ import annotations
@@ -11,70 +12,132 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+from scipy.optimize import nnls
 
+from calibration.errors import errors_by_class, predicted_seconds
+from calibration.fit import ranges
+from calibration.importers.composed import Configuration, composed_profile, monotone, moved
+from calibration.profile import Cost, Decode, Errors, Profile, Table
 from calibration.raw import RawRow, shape_of
 
 MS = 1e-3
 COLUMNS = {
-    "decode": ("batch", "context", "step_ms", "attn_ms", "gemm_ms", "logits_ms"),
+    "decode": ("batch", "context", "step_ms", "attn_ms", "logits_ms"),
     "prefill": (
-        "num_requests", "new_tokens_per_req", "prefix_per_req",
-        "step_ms", "attn_ms", "gemm_ms", "logits_ms",
+        "num_requests", "new_tokens_per_req", "prefix_per_req", "step_ms", "attn_ms", "logits_ms",
     ),
     "mixed": (
-        "num_prefill", "new_tokens_per_req", "prefix_per_req",
-        "num_decode", "decode_context", "step_ms",
+        "num_prefill", "new_tokens_per_req", "prefix_per_req", "num_decode", "decode_context",
+        "step_ms",
     ),
 }  # fmt: skip
+CACHE_HOT_TOKENS = 16384
+"""Cached tokens of a step below which decode attention is not limited by memory."""
+SUM_WEIGHT = 2.0
 
 
 @dataclass(frozen=True)
 class Grid:
-    """One configuration's steps: rows of a raw table, with attention, LM head and rest apart.
+    """One configuration's steps: rows of a raw table, decode and prefill before mixed.
 
-    `parts` has columns attention, head, rest (seconds), one row for each decode and prefill row.
+    `parts` splits the decode and prefill rows into attention, head and rest (seconds);
+    `rest` is that rest by tokens of a step, finer where the source allows.
     """
 
     rows: pd.DataFrame
     parts: pd.DataFrame
+    rest: pd.DataFrame
 
 
 def read_grid(stem: Path | str) -> Grid:
     """Read `STEM_decode.csv` and its two siblings. Raises ValueError in one line."""
-    frames = [_frame(Path(f"{stem}_{kind}.csv"), kind) for kind in COLUMNS]
-    return grid_of(*frames)
+    decode, prefill, mixed = (_frame(Path(f"{stem}_{kind}.csv"), kind) for kind in COLUMNS)
+    return grid_of(decode, prefill, mixed)
 
 
 def grid_of(decode: pd.DataFrame, prefill: pd.DataFrame, mixed: pd.DataFrame) -> Grid:
-    """The three tables as steps; rows of a mixed table without decodes count as prefill."""
-    rows = [
-        _row([(1, context)] * batch, ms)
-        for batch, context, ms in _columns(decode, COLUMNS["decode"][:3])
+    """The three tables as steps; a mixed row without decodes is a prefill."""
+    steps = [
+        ([(1, context)] * batch, ms) for batch, context, ms in _columns(decode, "decode", "step_ms")
     ]
-    rows += [
-        _row([(new, prior)] * requests, ms)
-        for requests, new, prior, ms in _columns(prefill, COLUMNS["prefill"][:4])
+    steps += [
+        ([(new, prior)] * requests, ms)
+        for requests, new, prior, ms in _columns(prefill, "prefill", "step_ms")
     ]
+    steps += [
+        ([(new, prior)] * requests + [(1, context)] * decodes, ms)
+        for requests, new, prior, decodes, context, ms in _columns(mixed, "mixed", "step_ms")
+    ]
+    rows = pd.DataFrame(
+        [RawRow.of(shape_of(fed), ms * MS, 0) for fed, ms in steps], columns=list(RawRow._fields)
+    )
     parts = pd.concat([decode, prefill], ignore_index=True)
-    rows += [
-        _row([(new, prior)] * requests + [(1, context)] * decodes, ms)
-        for requests, new, prior, decodes, context, ms in _columns(mixed, COLUMNS["mixed"])
-    ]
     attention, head = parts["attn_ms"] * MS, parts["logits_ms"] * MS
+    rest = parts["step_ms"] * MS - attention - head
+    tokens = (rows["prefill_tokens"] + rows["decodes"]).iloc[: len(parts)]
     return Grid(
-        pd.DataFrame(rows, columns=list(RawRow._fields)),
-        pd.DataFrame(
-            {"attention": attention, "head": head, "rest": parts["step_ms"] * MS - attention - head}
-        ),
+        rows,
+        pd.DataFrame({"attention": attention, "head": head, "rest": rest}),
+        pd.DataFrame({"tokens": tokens, "seconds": rest}),
     )
 
 
-def _row(fed: list[tuple[int, int]], ms: float) -> RawRow:
-    return RawRow.of(shape_of(fed), ms * MS, 0)
+def grid_profile(grid: Grid, of: Configuration, date: str) -> Profile:
+    """Fit a grid and state its errors on all of it; mixed rows take no part in the fit."""
+    (g, g_raw), (h, h_raw) = _tables(grid)
+    cost = _attention(grid).model_copy(update={"g": g, "h": h})
+    rows = grid.rows
+    errors = Errors(
+        fit=errors_by_class(rows, predicted_seconds(cost.step_time(), rows)),
+        note=moved(g=(g, g_raw), h=(h, h_raw)) + "; attention fitted on decode and prefill steps",
+    )
+    return composed_profile(of, cost, ranges(rows), errors, date)
 
 
-def _columns(frame: pd.DataFrame, names: tuple[str, ...]) -> zip[tuple[int, ...]]:
+def _tables(grid: Grid) -> list[tuple[Table, np.ndarray]]:
+    """g and h, monotone, with their values before."""
+    fitted = grid.rows.iloc[: len(grid.parts)]
+    heads = pd.DataFrame(
+        {"tokens": fitted["chunks"] + fitted["decodes"], "seconds": grid.parts["head"]}
+    )
+    tables = []
+    for frame in grid.rest, heads:
+        means = frame.groupby("tokens")["seconds"].mean().sort_index()
+        raw = means.to_numpy()
+        tables.append((monotone([int(x) for x in means.index], raw), raw))
+    return tables
+
+
+def _attention(grid: Grid) -> Cost:
+    """Prefill and decode coefficients alone, each by non-negative least squares."""
+    rows = grid.rows.iloc[: len(grid.parts)]
+    x = {name: rows[name].to_numpy(dtype=float) for name in rows.columns[1:-1]}
+    attention, step = grid.parts["attention"].to_numpy(), x["seconds"]
+    some = (x["decodes"] > 0) & (x["context"] >= CACHE_HOT_TOKENS)
+    ones = np.ones(len(rows))
+    d0, dD, dK = _fit([ones, x["decodes"], x["context"]], attention, step, some)
+    p0, pA, pP, pF = _fit(
+        [ones, x["area2"] / 2, x["prefill_tokens"], x["chunks"]], attention, step, x["chunks"] > 0
+    )
+    return Cost(p0=p0, pA=pA, pP=pP, pF=pF, decode=Decode(d0=d0, dD=dD, dK=dK))
+
+
+def _fit(
+    terms: list[np.ndarray], seconds: np.ndarray, step: np.ndarray, rows: np.ndarray
+) -> list[float]:
+    """Coefficients ≥ 0 with least error relative to the whole step, and little bias in the sum."""
+    matrix, seconds, step = np.column_stack(terms)[rows], seconds[rows], step[rows]
+    weight = np.sqrt(SUM_WEIGHT * len(matrix)) / step.sum()
+    system = np.vstack([matrix / step[:, None], weight * matrix.sum(axis=0)])
+    scale = np.linalg.norm(system, axis=0)
+    solution, _ = nnls(system / scale, np.r_[seconds / step, weight * seconds.sum()])
+    return [float(x) for x in solution / scale]
+
+
+def _columns(frame: pd.DataFrame, kind: str, last: str) -> zip[tuple[int, ...]]:
+    names = COLUMNS[kind][: COLUMNS[kind].index(last) + 1]
     return zip(*(frame[name].tolist() for name in names), strict=True)
 
 
@@ -89,7 +152,6 @@ def _frame(path: Path, kind: str) -> pd.DataFrame:
         numbers = pd.to_numeric(frame[name], errors="coerce")
         if (bad := ~(numbers >= 0)).any():
             at = int(bad.to_numpy().argmax())
-            raise ValueError(
-                f"{path}, line {at + 2}: {name} {frame[name].iloc[at]}, expected 0 or more"
-            )
+            value = frame[name].iloc[at]
+            raise ValueError(f"{path}, line {at + 2}: {name} {value}, expected 0 or more")
     return frame

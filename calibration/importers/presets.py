@@ -9,16 +9,14 @@ the preset's own with the change of the tables named.
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 
 from calibration.errors import errors_by_class, predicted_seconds
-from calibration.hardware import MODELS, UTILISATION, find_gpu, find_model, pool_tokens
 from calibration.importers.aiconfigurator import read_grid
+from calibration.importers.composed import Configuration, composed_profile, monotone, moved
 from calibration.profile import (
     ClassErrors,
     Cost,
@@ -26,18 +24,11 @@ from calibration.profile import (
     Error,
     Errors,
     Measured,
-    Parts,
     Profile,
     ProfileError,
-    Table,
 )
 
-KEY = re.compile(
-    r"(?P<gpu>.+)_(?P<engine>[a-z]+)(?P<version>[\d.]+)_(?P<model>[^_]+)_tp(?P<tp>\d+)_(?P<dtype>\w+)"
-)
-DTYPES = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8"}
-COMPOSED = "composed from measured kernels; host overhead and mixed-step penalty not included"
-SOURCE = "aiconfigurator-core 0.12.0 (NVIDIA), step times composed from its measured kernels"
+DATE = "2026"
 GRID_CONTEXT = 65536
 """The recorded prefill grids reach 32,768 new tokens on 32,768 cached ones."""
 
@@ -51,106 +42,56 @@ def read_presets(path: Path | str) -> list[Profile]:
         raise ProfileError(f"{path}: cannot be read as JSON: {error}") from None
     if not isinstance(presets, dict) or not presets:
         raise ProfileError(f"{path}: expected a JSON object of presets by name")
-    try:
-        return [_profile(key, preset, path.parent) for key, preset in presets.items()]
-    except (KeyError, TypeError) as error:
-        raise ProfileError(f"{path}: not a preset file: {error!r}") from None
-
-
-def profile_name(gpu: str, model: str, dtype: str, tp: int = 1) -> str:
-    """`<gpu>_<model>_<dtype>[_tp<n>]`, with the model in the short form `llama3.1-8b`."""
-    short = model.replace("llama-", "llama")
-    return f"{gpu}_{short}_{dtype}" + (f"_tp{tp}" if tp > 1 else "")
-
-
-def monotone(knots: list[int], seconds: np.ndarray) -> Table:
-    """The nearest table that never falls, by relative least squares."""
-    fitted = isotonic_regression(seconds, weights=seconds**-2.0).x
-    return Table(knots=tuple(knots), seconds=tuple(float(x) for x in fitted))
-
-
-def model_of(short: str) -> str:
-    """The name in `hardware.py` of a source's model name."""
-    return find_model(short if short in MODELS else short.replace("llama3", "llama-3")).name
+    profiles = []
+    for key, preset in presets.items():
+        try:
+            profiles.append(_profile(key, preset, path.parent))
+        except KeyError as error:
+            raise ProfileError(f"{path}: preset {key!r}: field {error} is missing") from None
+        except (ValueError, TypeError) as error:
+            raise ProfileError(f"{path}: preset {key!r}: {error}") from None
+    return profiles
 
 
 def _profile(key: str, preset: dict[str, Any], folder: Path) -> Profile:
-    named = KEY.fullmatch(key)
-    if not named:
-        raise ProfileError(f"preset {key!r}, expected GPU_ENGINEx.y.z_MODEL_tpN_DTYPE")
+    of = Configuration.parse(key)
     if preset["units"] != "ms":
-        raise ProfileError(f"preset {key!r}: units {preset['units']!r}, expected 'ms'")
-    gpu = find_gpu(named["gpu"])
-    model = find_model(model_of(named["model"]))
-    tp, dtype = int(named["tp"]), DTYPES[named["dtype"]]
+        raise ValueError(f"units {preset['units']!r}, expected 'ms'")
     p, d = preset["prefill"], preset["decode"]
-    raw = {name: np.array(preset[name]["ms"]) * 1e-3 for name in ("g", "h")}
-    g, h = monotone(preset["g"]["N"], raw["g"]), monotone(preset["h"]["S"], raw["h"])
+    knots = {"g": preset["g"]["N"], "h": preset["h"]["S"]}
+    raw = {name: np.array(preset[name]["ms"]) * 1e-3 for name in knots}
+    tables = {name: monotone(knots[name], raw[name]) for name in knots}
     cost = Cost(
-        g=g,
-        h=h,
+        g=tables["g"],
+        h=tables["h"],
         p0=p["p0"] * 1e-3,
         pA=p["pA"] * 1e-3,
         pP=p["pP"] * 1e-3,
         pF=p["pChunk"] * 1e-3,
         decode=Decode(d0=d["d0"] * 1e-3, dD=d["dD"] * 1e-3, dK=d["dK"] * 1e-3),
     )
-    moved = "tables made monotone by isotonic fit: " + ", ".join(
-        f"{name} moved by {abs(np.array(table.seconds) / raw[name] - 1).max():.1%} at most"
-        for name, table in (("g", g), ("h", h))
-    )
+    change = moved(g=(tables["g"], raw["g"]), h=(tables["h"], raw["h"]))
     stem = folder / "aiconfigurator" / key
     if Path(f"{stem}_decode.csv").exists():
         rows = read_grid(stem).rows
         fit = errors_by_class(rows, predicted_seconds(cost.step_time(), rows))
-        note = f"{moved}; errors of the monotone form on the recorded grids of this configuration"
+        errors = Errors(
+            fit=fit,
+            note=f"{change}; errors of that form on this configuration's recorded grids",
+        )
     else:
         own = preset["fit"]
+        every = {
+            "mape": own["mape"], "p95": own["p95"], "max": own["mx"], "bias": own["bias"],
+        }  # fmt: skip
         fit = ClassErrors(
-            all=Error(
-                mape=own["mape"] / 100,
-                p95=own["p95"] / 100,
-                max=own["mx"] / 100,
-                bias=own["bias"] / 100,
-            ),
+            all=Error(**{name: percent / 100 for name, percent in every.items()}),
             decode=Error(mape=own["dec"] / 100),
         )
-        note = f"{moved}; errors as the preset states them, before that change"
-    tokens, sequences = preset["g"]["N"], preset["h"]["S"]
-    return Profile(
-        schema=1,
-        units="seconds",
-        name=profile_name(gpu.name, model.name, dtype, tp),
-        device=gpu.name,
-        model=model.name,
-        dtype=dtype,
-        kv_dtype="bf16",
-        tp=tp,
-        engine=named["engine"],
-        engine_version=named["version"],
-        source=SOURCE,
-        licence="Apache-2.0",
-        date="2026",
-        machine=f"{tp} × {gpu.name}, NVIDIA's measurements",
-        kv_bytes_per_token=model.kv_bytes_per_token("bf16", tp),
-        pool_tokens=pool_tokens(gpu, model, dtype=dtype, tp=tp),
-        pool_rule=f"({UTILISATION} · memory − weights / tp − activations) / KV bytes per token",
-        max_model_len=model.max_model_len,
-        measured=Measured(
-            tokens=(tokens[0], tokens[-1]),
-            sequences=(sequences[0], sequences[-1]),
-            context=(1, GRID_CONTEXT),
-        ),
-        parts=Parts(
-            host="missing",
-            projections="measured",
-            head="measured",
-            prefill_attention="interpolated",
-            decode_attention="measured",
-            mixed="modelled",
-        ),
-        missing=("host overhead", "mixed-step penalty", "host-device transfers"),
-        note=COMPOSED,
-        errors=Errors(fit=fit, note=note),
-        cost=cost,
+        errors = Errors(fit=fit, note=f"{change}; errors as the preset states them, before that")
+    measured = Measured(
+        tokens=(knots["g"][0], knots["g"][-1]),
+        sequences=(knots["h"][0], knots["h"][-1]),
+        context=(1, GRID_CONTEXT),
     )
+    return composed_profile(of, cost, measured, errors, DATE)
