@@ -1,0 +1,318 @@
+"""`Scenario`: one TOML file = one reproducible run.
+
+Settings are checked here, before anything runs: unknown keys, wrong types and values, and
+settings that can never work. Paths in a file are relative to the file's folder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from pydantic import Field, ValidationError
+
+from calibration.profile import Grid, Profile, load_profile
+from calibration.step_time import Executor, Predicted
+from policies import Continuous, Static
+from policies.base import Policy
+from simulator.engine import Engine
+from simulator.policy_names import policy_class, policy_file
+from simulator.recorder import Outside
+from simulator.run import Progress, simulate
+from simulator.sections import (
+    EngineSettings,
+    ExecutorSettings,
+    PolicySettings,
+    Seconds,
+    TraceSettings,
+)
+from simulator.settings_file import (
+    ScenarioError,
+    Section,
+    explain,
+    located,
+    parse_value,
+    read_toml,
+    set_key,
+    write_toml,
+)
+from simulator.workload import DEFAULT_PRESET, check_load, declared_label, load_trace, trace_files
+from simulator.workload import PATHS as TRACE_PATHS
+from traces.records import Records
+from traces.sla import Sla
+from traces.trace import Ints, Trace, to_ps
+
+DEFAULT_PROFILE = {"predicted": "h100-sxm_llama3.1-8b_bf16", "measured": "cpu-tiny"}
+
+
+class Scenario(Section):
+    """Everything that a run depends on. Immutable; equal scenarios give equal runs."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    """One seed; every random purpose has its own stream from it."""
+    horizon: Annotated[Seconds, Field(gt=0)] | None = None
+    """Stop after this much simulated time, such as "1h". Default: when all are done."""
+    trace: TraceSettings = TraceSettings()
+    engine: EngineSettings = EngineSettings()
+    executor: ExecutorSettings = ExecutorSettings()
+    policy: PolicySettings = PolicySettings()
+    sla: dict[str, Any] = Field(default_factory=dict)
+    """Bounds on latency in seconds: `ttft = { p99 = 0.8 }`."""
+
+    @classmethod
+    def of(cls, tables: Mapping[str, Any]) -> Scenario:
+        """From tables as TOML has them. Raises `ScenarioError` of one line."""
+        try:
+            scenario = cls.model_validate(dict(tables))
+        except ValidationError as error:
+            raise ScenarioError(explain(error, cls)) from None
+        check_load(scenario.trace)
+        scenario.policy.build()
+        scenario.objectives()
+        return scenario
+
+    @classmethod
+    def load(cls, path: Path | str) -> Scenario:
+        """From a TOML file, whose paths are relative to its folder.
+
+        Raises `ScenarioError`, naming file and line, or OSError where it cannot be read.
+        """
+        path = Path(path)
+        tables, text = read_toml(path)
+        try:
+            return cls.of(_with_paths(tables, lambda file: os.path.normpath(path.parent / file)))
+        except ValueError as error:
+            raise located(error, path, text) from None
+
+    @classmethod
+    def loads(cls, text: str) -> Scenario:
+        """From TOML text, whose paths are relative to the working folder."""
+        return cls.of(tomllib.loads(text))
+
+    def with_values(self, values: Mapping[str, Any]) -> Scenario:
+        """A copy with dotted keys set: {"engine.block_size": 32}.
+
+        Another `policy.kind` keeps those settings that it knows.
+        """
+        tables = self.tables()
+        for key, value in values.items():
+            if key == "policy.kind":
+                tables["policy"] = _fitting(tables.get("policy", {}), value)
+            else:
+                tables = set_key(tables, key, value)
+        return Scenario.of(tables)
+
+    def with_load(self, *, file: str | None = None, preset: str | None = None) -> Scenario:
+        """A copy with another load. What was set of the old one goes, but for what is selected."""
+        trace = self.tables().get("trace", {})
+        kept = {key: trace[key] for key in ("duration", "limit", "declared") if key in trace}
+        named = {"file": file, "preset": preset}
+        new = kept | {key: value for key, value in named.items() if value is not None}
+        return Scenario.of(self.tables() | {"trace": new})
+
+    def with_set(self, *texts: str) -> Scenario:
+        """The same from texts as on the command line: "engine.block_size=32"."""
+        return self.with_values(dict(parse_set(text) for text in texts))
+
+    def tables(self) -> dict[str, Any]:
+        """What is set, as TOML has it; defaults that nobody set are left out."""
+        return self.model_dump(exclude_unset=True, exclude_none=True)
+
+    def resolved(self) -> Scenario:
+        """The same run with its defaults written out, those of profile and policy too."""
+        engine = self.engine_limits(load_profile(self.profile_name))
+        tables = self.model_dump(exclude_none=True)
+        tables["trace"] = self.tables().get("trace", {}) or {"preset": DEFAULT_PRESET}
+        tables["policy"] = self.policy.resolved().model_dump()
+        tables["engine"] |= {
+            "profile": self.profile_name,
+            "kv_tokens": engine.kv_tokens,
+            "max_model_len": engine.max_model_len,
+        }
+        return Scenario.of(tables)
+
+    def dump(self, folder: Path | None = None) -> str:
+        """TOML text that `loads` back equal; for a file in `folder`, with paths from there."""
+        tables = self.tables()
+        if folder is not None:
+            tables = _with_paths(tables, lambda file: os.path.relpath(file, folder))
+        return write_toml(tables)
+
+    def objectives(self) -> Sla:
+        """The SLA; without terms where none is set."""
+        return Sla.from_table(self.sla)
+
+    @property
+    def profile_name(self) -> str:
+        """Name or file of the profile."""
+        return self.engine.profile or DEFAULT_PROFILE[self.executor.kind]
+
+    def input_files(self) -> dict[str, Path]:
+        """The files that the run reads, by what they are to it."""
+        named = {
+            "policy": policy_file(self.policy.kind),
+            "profile": profile_file(self.profile_name),
+        }
+        files = {role: path for role, path in named.items() if path is not None}
+        traces = trace_files(self.tables().get("trace", {}))
+        return files | {f"trace {number}": path for number, path in enumerate(traces)}
+
+    def engine_limits(self, profile: Profile) -> Engine:
+        """The engine with the profile's defaults filled in.
+
+        Raises `ScenarioError` for limits that can never work.
+        """
+        given = self.engine.model_dump(exclude={"profile", "kv_tokens", "max_model_len"})
+        pool = self.engine.kv_tokens or profile.pool_tokens
+        engine = Engine(
+            **given,
+            kv_tokens=pool,
+            max_model_len=self.engine.max_model_len or min(profile.max_model_len, pool),
+        )
+        if engine.blocks < 1:
+            raise ScenarioError(
+                f"engine.kv_tokens = {pool}: expected at least one block of {engine.block_size}"
+            )
+        if engine.max_model_len > pool:
+            raise ScenarioError(
+                f"engine.max_model_len = {engine.max_model_len}: larger than the pool "
+                f"(engine.kv_tokens = {pool}), so that one request could never end"
+            )
+        if engine.max_model_len > profile.max_model_len:
+            raise ScenarioError(
+                f"engine.max_model_len = {engine.max_model_len}: larger than what the model of "
+                f"{profile.name} can do ({profile.max_model_len})"
+            )
+        return engine
+
+    def build(self) -> Built:
+        """Trace, policy, engine and executor. Raises ValueError or OSError of one line."""
+        profile = load_profile(self.profile_name)
+        engine = self.engine_limits(profile)
+        policy = self.policy.build()
+        trace = load_trace(self.trace, self.seed, engine.max_model_len)
+        _refuse_impossible(policy, engine, trace)
+        executor: Executor
+        if self.executor.kind == "measured":
+            from calibration.executor import Measured  # torch, which only this one needs
+
+            executor = Measured.create(
+                requests=trace.requests(),
+                model=self.executor.model,
+                device=self.executor.device,
+                blocks=engine.blocks,
+                block_size=engine.block_size,
+                seed=self.seed,
+            )
+        else:
+            executor = Predicted(profile.step_time())
+        return Built(trace, policy, engine, executor)
+
+    def run(self, *, leap: bool = True, on_progress: Progress | None = None) -> Records:
+        """Build it and run it. Raises ValueError or OSError for what can never work."""
+        profile = load_profile(self.profile_name)
+        built = self.build()
+        return simulate(
+            *built,
+            seed=self.seed,
+            horizon=None if self.horizon is None else to_ps(self.horizon),
+            leap=leap,
+            outside=_outside(profile.grid()),
+            about={
+                "policy": self.policy.kind,
+                "profile": profile.name,
+                "declared": declared_label(built.trace, self.trace.declared),
+                "scenario": self.resolved().tables(),
+                "version": version("batchlab"),
+            },
+            on_progress=on_progress,
+        )
+
+
+class Built(NamedTuple):
+    """What a scenario comes to."""
+
+    trace: Trace
+    policy: Policy
+    engine: Engine
+    executor: Executor
+
+
+def _outside(grid: Grid) -> Outside:
+    """Which steps lie beyond what the profile was measured on."""
+
+    def outside(steps: dict[str, Ints]) -> Ints:
+        decodes, chunks = steps["decodes"], steps["chunks"]
+        beyond = (
+            (steps["prefill_tokens"] + decodes > grid.tokens)
+            | (chunks + decodes > grid.sequences)
+            | (steps["decode_context"] > grid.decode_context)
+            | (steps["decode_context"] > decodes * grid.context)
+            | (steps["area2"] > grid.area2)
+        )
+        return beyond.astype(np.int64)
+
+    return outside
+
+
+def parse_set(text: str) -> tuple[str, Any]:
+    """ "engine.block_size=32" to key and value; text that is no TOML value is a string."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ScenarioError(f"--set {text}: expected key=value, such as engine.block_size=32")
+    return key.strip(), parse_value(value)
+
+
+def _refuse_impossible(policy: Policy, engine: Engine, trace: Trace) -> None:
+    """Raises `ScenarioError` for settings that can never work together (rule A4)."""
+    budget = policy.token_budget
+    if budget < engine.max_running:
+        raise ScenarioError(
+            f"policy.token_budget = {budget}: smaller than engine.max_running = "
+            f"{engine.max_running}, so that not all seats could decode in one step"
+        )
+    if _prefills_whole(policy) and len(trace):
+        runnable = trace.prompt[trace.prompt < engine.max_model_len]
+        longest = int(runnable.max()) if len(runnable) else 0
+        if longest > budget:
+            raise ScenarioError(
+                f"policy.token_budget = {budget}: smaller than the longest prompt ({longest} "
+                "tokens), which this policy prefills whole"
+            )
+
+
+def _prefills_whole(policy: Policy) -> bool:
+    return isinstance(policy, Static | Continuous) or getattr(policy, "chunks", True) is False
+
+
+def _with_paths(tables: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    """A copy of a scenario's tables with every path that is in it changed."""
+
+    def changed(key: str, of: Callable[[str], bool], tables: dict[str, Any]) -> dict[str, Any]:
+        at: Any = tables
+        for part in key.split("."):
+            at = at.get(part) if isinstance(at, Mapping) else None
+        return set_key(tables, key, change(at)) if isinstance(at, str) and of(at) else tables
+
+    result = dict(tables)
+    for key in TRACE_PATHS:
+        result = changed(f"trace.{key}", lambda _: True, result)
+    result = changed("engine.profile", lambda name: profile_file(name) is not None, result)
+    return changed("policy.kind", lambda kind: policy_file(kind) is not None, result)
+
+
+def profile_file(name: str) -> Path | None:
+    """The file of a profile that is named by path; None for shipped ones."""
+    return Path(name) if "/" in name or name.endswith(".json") else None
+
+
+def _fitting(policy: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Another policy with those settings that it knows."""
+    known = {f.name for f in dataclasses.fields(policy_class(kind)) if f.init}
+    return {"kind": kind, **{k: v for k, v in policy.items() if k in known}}
