@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +36,7 @@ class Segment:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(NamedTuple):
     """One row of a trace. Never changes; progress is kept in `simulator.sequence`."""
 
     index: int
@@ -147,17 +146,9 @@ class Trace:
             for index, row in enumerate(block, begin):
                 arrival, prompt, output, declared, priority, tenant, session, after = row
                 yield Request(
-                    index=index,
-                    arrival=arrival,
-                    prompt=prompt,
-                    output=output,
-                    declared=declared,
-                    priority=priority,
-                    tenant=self.tenants[tenant],
-                    session=session,
-                    after=after,
-                    content=self.content(index) if identified else (),
-                )
+                    index, arrival, prompt, output, declared, priority, self.tenants[tenant],
+                    session, after, self.content(index) if identified else (),
+                )  # fmt: skip
 
     def with_notes(self, *notes: str) -> Trace:
         """The same rows with further notes."""
