@@ -20,6 +20,11 @@ from simulator.sequence import Sequence
 from simulator.step import StepBuilder
 
 
+FLEET_LEAP = 64
+"""Steps that a leap may have in a fleet: an arrival may cut it, so longer ones are often vain."""
+NOTHING: list[int] = []
+
+
 class Replica:
     """A queue, a running set and a pool under one policy, on one executor."""
 
@@ -59,6 +64,7 @@ class Replica:
         self._stable: Stable | None = None
         self._heads: list[tuple[Sequence, Answer]] = []
         self._steps = 0
+        self._most = FOREVER if solo else FLEET_LEAP
 
     # What others see
 
@@ -98,40 +104,51 @@ class Replica:
     # The loop
 
     def run(self) -> Generator[simpy.Event, Any, None]:
-        """Until nobody is left and nobody is to come."""
-        env, step, executor = self.env, self.step, self.executor
+        """Until nobody is left and nobody is to come, or the horizon."""
+        env, step, executor, log = self.env, self.step, self.executor, self.log
+        now = env.now
         while True:
-            shape = self._schedule()
+            shape = self._schedule(now)
             if not step.tokens:
                 if not (yield from self._idle()):
                     return
+                now = env.now
                 continue
             done = executor.run(shape, step.rows)
-            leap = self._plan(shape, done.duration)
-            row = self.log.scheduled(step, shape)
-            tick = step.group.ticks if step.tick else -1
-            if leap.end(1) > self._horizon:
+            leap = self._plan(now, shape, done.duration)
+            first_end = leap.end(1)
+            if first_end > self._horizon:
                 return
+            row = log.scheduled(step, shape)
+            tick = step.group.ticks if step.tick else -1
             self._asleep = leap
-            while (left := leap.end(leap.steps) - env.now) > 0:
+            end = leap.end(leap.steps)
+            while now < end:
+                self._wake_at = end
                 self._sleeping = True
                 try:
-                    yield Wake(env, left, 2 + self.index)
+                    yield self._sleep(end - now)
+                    now = end
                 except simpy.Interrupt:
-                    continue
+                    end = leap.end(leap.steps)
+                    now = env.now
             self._asleep = None
             self._sleeping = False
             for index in done.stopped:
                 step.stop(index)
-            finished = step.apply(leap.steps, leap.end(1), env.now)
-            self.log.stepped(leap, row, len(finished), tick)
+            finished = step.apply(leap.steps, first_end, end)
+            log.stepped(leap, row, len(finished), tick)
             for seq in finished:
                 executor.forget(seq.index)
                 self._on_left(seq, self.index, seq.reason)
 
-    def _schedule(self) -> StepShape:
+    def _sleep(self, delay: int) -> simpy.Event:
+        # Alone, there is no other replica to come before or after at the same instant.
+        return self.env.timeout(delay) if self._solo else Wake(self.env, delay, 2 + self.index)
+
+    def _schedule(self, now: int) -> StepShape:
         """Ask the policy what the next step does."""
-        step, now = self.step, self.env.now
+        step = self.step
         for seq, answer in self._heads:
             seq.waits[answer.value] += now - step.now
         step.open(now, self._clients.more)
@@ -140,11 +157,19 @@ class Replica:
         self._steps += 1
         for victim, _, _, _ in step.preempted:
             self.executor.forget(victim.index)
+        if self._heads or step.refused:
+            why = self._why()
         self._heads = [
-            (lane[0], step.refused.get(name) or self._why())
-            for name, lane in step.queue.lanes.items()
-            if lane and lane[0].first_scheduled < 0
-        ]
+                (lane[0], step.refused.get(name, why))
+                for name, lane in step.queue.lanes.items()
+                if lane and lane[0].first_scheduled < 0
+            ]
+        elif step.queue:
+            self._heads = [
+                (lane[0], self._why())
+                for lane in step.queue.lanes.values()
+                if lane and lane[0].first_scheduled < 0
+            ]
         return shape
 
     def _why(self) -> Answer:
@@ -156,28 +181,28 @@ class Replica:
             return Answer.TOKENS
         return Answer.BLOCKS if step.seats_left else Answer.SEATS
 
-    def _plan(self, shape: StepShape, duration: int) -> Leap:
+    def _plan(self, now: int, shape: StepShape, duration: int) -> Leap:
+        """The leap that begins now: how many steps may equal this one."""
         step, stable, prices = self.step, self._stable, self._prices
-        now = self.env.now
         if duration <= 0:
             raise LawBroken(
                 f"step {self._steps} at {now} ps takes {duration} ps: expected more than 0"
             )
-        if not (self._leap and step.steady and stable and self.executor.ahead and prices):
-            return Leap(now, duration, 0, 1, [])
+        if not (step.steady and stable and prices and self._leap and self.executor.ahead):
+            return Leap(now, duration, 0, 1, NOTHING)
         until = self._horizon + 1
         if stable.until is not None:
             until = min(until, stable.until)
-        queue = step.queue
-        if self._solo and (stable.arrivals or not queue):
+        queued = bool(step.queue)
+        if self._solo and (stable.arrivals or not queued):
             upcoming = self._clients.next
-            if upcoming is not None:
-                until = min(until, upcoming)
-        if queue and self._engine.prefix_cache and self._head_may_hit():
-            return Leap(now, duration, 0, 1, [])
-        most = 64 if not self._solo else FOREVER
-        growth = prices.growth(shape, step.chunk_squares())
-        leap = plan(step, now, duration, growth, prices.tB, most, until)
+            if upcoming is not None and upcoming < until:
+                until = upcoming
+        if queued and self._engine.prefix_cache and self._head_may_hit():
+            return Leap(now, duration, 0, 1, NOTHING)
+        squares = step.chunk_squares() if shape.chunks else 0
+        growth = prices.growth(shape, squares)
+        leap = plan(step, now, duration, growth, prices.tB, self._most, until)
         if leap.steps > 1 and leap.end(leap.steps) > self._horizon:
             leap.steps -= 1
             del leap.grown[leap.steps - 1 :]
