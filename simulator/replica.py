@@ -157,17 +157,12 @@ class Replica:
         self._steps += 1
         for victim, _, _, _ in step.preempted:
             self.executor.forget(victim.index)
-        if self._heads or step.refused:
+        self._heads = []
+        if step.queue:
             why = self._why()
-        self._heads = [
+            self._heads = [
                 (lane[0], step.refused.get(name, why))
                 for name, lane in step.queue.lanes.items()
-                if lane and lane[0].first_scheduled < 0
-            ]
-        elif step.queue:
-            self._heads = [
-                (lane[0], self._why())
-                for lane in step.queue.lanes.values()
                 if lane and lane[0].first_scheduled < 0
             ]
         return shape
