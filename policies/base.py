@@ -53,6 +53,12 @@ class Stable:
     refused head does."""
 
 
+ALWAYS = Stable()
+"""The same state gives the same decision; any arrival changes the state."""
+BEHIND_HEAD = Stable(arrivals=False)
+"""The same, and an arrival behind a refused head changes nothing."""
+
+
 class View(Protocol):
     """What a policy sees of a sequence. Read only."""
 
@@ -235,7 +241,10 @@ def admit_in_order(
     step: Step, most: int = ALL, lane: str | None = None, within: int = ALL, whole: bool = False
 ) -> None:
     """Admit from the head of the queue until somebody is refused (rule A2)."""
+    queue = step.waiting(lane)
+    if not queue:
+        return
     floor = step.tokens_left - min(within, step.tokens_left)
-    for seq in step.waiting(lane):
+    for seq in queue:
         if not step.admit(seq, most, within=step.tokens_left - floor, whole=whole):
             return

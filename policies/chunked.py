@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from policies.base import ALL, Stable, Step, admit_in_order, feed_or_evict
+from policies.base import ALL, ALWAYS, BEHIND_HEAD, Stable, Step, admit_in_order, feed_or_evict
 from policies.settings import Settings
 
 
@@ -25,6 +25,8 @@ class Chunked(Settings):
 
     def most(self, step: Step) -> int:
         """Prefill tokens a sequence may get in this step (rule A3)."""
+        if not (self.long_prefill or self.adaptive):
+            return ALL
         crowd = len(step.running) + len(step.waiting())
         if crowd <= 1:
             return ALL
@@ -35,4 +37,4 @@ class Chunked(Settings):
         most = self.most(step)
         feed_or_evict(step, self.evict, most)
         admit_in_order(step, most, whole=not self.chunks)
-        return Stable(arrivals=self.long_prefill > 0 or self.adaptive)
+        return ALWAYS if self.long_prefill or self.adaptive else BEHIND_HEAD

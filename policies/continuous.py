@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from policies.base import Stable, Step, admit_in_order, feed_or_evict
+from policies.base import BEHIND_HEAD, Stable, Step, admit_in_order, feed_or_evict
 from policies.settings import Settings
 
 
@@ -23,4 +23,4 @@ class Continuous(Settings):
         admit_in_order(step, whole=True)
         if not step.tokens:  # a prefill step does not decode
             feed_or_evict(step, self.evict)
-        return Stable(arrivals=False)
+        return BEHIND_HEAD

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from policies.base import ALL, Stable, Step, admit_in_order, feed_or_evict
+from policies.base import ALL, ALWAYS, Stable, Step, admit_in_order, feed_or_evict
 from policies.chunked import Chunked
 from traces.trace import Request
 
@@ -43,4 +43,4 @@ class FastLane(Chunked):
         for lane, within in (("fast", step.tokens_left - slow), ("slow", ALL)):
             feed_or_evict(step, self.evict, most, lane, within)
             admit_in_order(step, most, lane, within)
-        return Stable()
+        return ALWAYS

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from policies.base import Answer, Stable, Step
+from policies.base import ALWAYS, BEHIND_HEAD, Answer, Stable, Step
 from policies.settings import Settings
 
 
@@ -36,9 +36,9 @@ class Static(Settings):
             step.feed_running()
             if queue:
                 step.wait(queue[0], Answer.BATCH)
-            return Stable(arrivals=False)
+            return BEHIND_HEAD
         if not queue:
-            return Stable()
+            return ALWAYS
         late = queue[0].queued_at + round(self.timeout * 10**12)
         if len(queue) < self.batch and step.more_to_come and step.now < late:
             step.wait(queue[0], Answer.BATCH)
@@ -49,4 +49,4 @@ class Static(Settings):
                 break
             if not step.admit(seq, whole=True, hold=seq.prompt + seq.declared - 1):
                 break
-        return Stable(arrivals=False)
+        return BEHIND_HEAD

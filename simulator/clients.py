@@ -6,7 +6,6 @@ it follows, whatever way that one ended.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from heapq import heappop, heappush
 
 from traces.trace import Request, Trace
@@ -60,7 +59,7 @@ class Clients:
         if not following:
             return False
         for request in following:
-            sent = replace(request, arrival=now + request.arrival)
+            sent = request._replace(arrival=now + request.arrival)
             heappush(self._due, (sent.arrival, sent.index, sent))
             self._held -= 1
         return True

@@ -68,7 +68,7 @@ def plan(
     group = step.group
     if step.tick:
         most = min(most, group.next_end())
-    chunks = [(seq, n) for seq, n in step.fed.items() if seq.group is not group]
+    chunks = [(seq, n) for seq, n in step.fed.items() if seq.group is None]
     for seq, n in chunks:
         most = min(most, (seq.todo - 1) // n)
     leap = Leap(start, first, growth, max(most, 1), [])

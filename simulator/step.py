@@ -75,7 +75,9 @@ class StepBuilder:
         return self.pool.free
 
     def waiting(self, lane: str | None = None) -> Lane | Waiting:
-        return self.queue if lane is None else self.queue.lane(lane)
+        if lane is not None:
+            return self.queue.lane(lane)
+        return self.queue if self.queue.only is None else self.queue.only
 
     def wanted(self, lane: str, most: int = ALL) -> int:
         enough = self.tokens_left
@@ -228,11 +230,11 @@ class StepBuilder:
         d, context, table = (group.size, group.context, group.table) if self.tick else (0, 0, 0)
         completes = False
         for seq, amount in self.fed.items():
-            if seq.group is group:
+            if seq.group is not None:
                 continue
             computed = seq._computed
             table += len(seq.table)
-            if amount == seq.todo:
+            if computed + amount == seq.prompt + seq._produced:
                 completes = True
             if amount > 1:
                 p += amount
@@ -302,10 +304,22 @@ class StepBuilder:
     def _grow(self, steps: int) -> None:
         """Blocks that a leap needed in its second and later steps, in step order."""
         group = self.group
-        chunks = [(seq, n) for seq, n in self.fed.items() if seq.group is not group]
+        chunks = [(seq, n) for seq, n in self.fed.items() if seq.group is None]
         naming = self._engine.prefix_cache
+        if self.tick and not naming:
+            growers, size = group.growers, self._block_size
+            takers = [
+                seq
+                for tick in range(group.ticks + 1, group.ticks + steps)
+                for seq in growers[tick % size]
+            ]
+            for seq, block in zip(takers, self.pool.take(len(takers)), strict=True):
+                seq.table.append(block)
+            group.table += len(takers)
+        if not (chunks or naming):
+            return
         for step in range(1, steps):
-            if self.tick and (due := group.due[(group.ticks + step) % self._block_size]):
+            if naming and self.tick and (due := group.due[(group.ticks + step) % self._block_size]):
                 self._grow_group(group.ticks + step, due)
             for seq, n in chunks:
                 self._grow_chunk(seq, seq._computed + n * (step + 1))

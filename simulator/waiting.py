@@ -25,6 +25,9 @@ class Lane:
     def __len__(self) -> int:
         return len(self._queue)
 
+    def __bool__(self) -> bool:
+        return bool(self._queue)
+
     def __iter__(self) -> Iterator[Sequence]:
         at = 0
         while at < len(self._queue):
@@ -81,16 +84,22 @@ class Waiting:
         self._policy = policy
         self._reentry: Literal["head", "tail"] = getattr(policy, "reentry", "head")
         self.lanes: dict[str, Lane] = {}
+        self.only: Lane | None = None
+        """The lane, while there is just one."""
 
     def lane(self, name: str) -> Lane:
         """The queue of lane `name`, made when first asked for."""
         lane = self.lanes.get(name)
         if lane is None:
             lane = self.lanes[name] = Lane(self._policy, self._reentry)
+            self.only = lane if len(self.lanes) == 1 else None
         return lane
 
     def __len__(self) -> int:
         return sum(map(len, self.lanes.values()))
+
+    def __bool__(self) -> bool:
+        return any(self.lanes.values())
 
     def __iter__(self) -> Iterator[Sequence]:
         if len(self.lanes) == 1:
