@@ -8,9 +8,12 @@ but immutable inputs: results do not depend on the number of workers or on their
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import itertools
 import json
+import re
 import signal
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,7 +49,7 @@ class Cell:
     """One point of the grid: the keys that vary, in the grid's order, and what came of it."""
 
     values: Mapping[str, Any]
-    outcome: Outcome | None = None
+    outcome: Outcome
 
 
 class Store:
@@ -174,28 +177,26 @@ def sweep(
     *,
     workers: int = -1,
     retry_failed: bool = False,
-    on_cell: Callable[[Cell, int, int], None] | None = None,
+    on_cell: Callable[[int, int], None] | None = None,
 ) -> list[Cell]:
     """All cells of the grid over `base`, in the grid's order; runs only what the store lacks.
 
-    `workers` as in joblib: -1 = every core, 1 = in this process. `on_cell(cell, done, all)` is
-    told of each one as it is finished or found. Interrupted, it leaves the finished cells in
+    `workers` as in joblib: -1 = every core, 1 = in this process. `on_cell(settled, all)` is
+    called for each one as it is finished or found. Interrupted, it leaves the finished cells in
     the store.
     """
-    cells = [Cell(values=values) for values in points(grid)]
-    finished = 0
+    values = points(grid)
+    outcomes: dict[int, Outcome] = {}
     todo: dict[int, tuple[str, Scenario]] = {}
 
     def settle(index: int, outcome: Outcome) -> None:
-        nonlocal finished
-        finished += 1
-        cells[index] = Cell(values=cells[index].values, outcome=outcome)
+        outcomes[index] = outcome
         if on_cell:
-            on_cell(cells[index], finished, len(cells))
+            on_cell(len(outcomes), len(values))
 
-    for index, cell in enumerate(cells):
+    for index, changes in enumerate(values):
         try:
-            scenario = base.with_values(cell.values)
+            scenario = base.with_values(changes)
             key = key_of(scenario)
         except ValueError as error:
             settle(index, Outcome(status="invalid", error=str(error)))
@@ -209,7 +210,67 @@ def sweep(
         key, scenario = todo[index]
         store.put(key, scenario.dump(), outcome)
         settle(index, outcome)
-    return cells
+    return [Cell(values=at, outcome=outcomes[index]) for index, at in enumerate(values)]
+
+
+def to_csv(cells: Sequence[Cell]) -> str:
+    """One line a cell in the grid's order: its values, every figure by dotted path, its error."""
+    flat = [dict(_figures(cell.outcome.summary or {})) for cell in cells]
+    figures = list(dict.fromkeys(name for row in flat for name in row))
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*cells[0].values, "status", *figures, "error"])
+    for cell, row in zip(cells, flat, strict=True):
+        numbers = ("" if row.get(name) is None else row[name] for name in figures)
+        writer.writerow([*cell.values.values(), cell.outcome.status, *numbers, cell.outcome.error])
+    return out.getvalue()
+
+
+def shown(cells: Sequence[Cell], *, exact: bool) -> list[dict[str, Any]]:
+    """The metrics of the heat maps, one row a cell; as people read them, or exact."""
+    from reports.figures.heat import SWEPT
+    from reports.tables import value_at
+
+    rows = []
+    for cell in cells:
+        found = {
+            row.label: value_at(cell.outcome.summary or {}, row.path) for row in SWEPT.values()
+        }
+        if not exact:
+            found = {row.label: row.form(found[row.label]) for row in SWEPT.values()}
+        axes = {key.rpartition(".")[2]: value for key, value in cell.values.items()}
+        rows.append({**axes, "status": cell.outcome.status, **found})
+    return rows
+
+
+def heat_maps(
+    base: Scenario, grid: Mapping[str, Sequence[Any]], cells: Sequence[Cell]
+) -> dict[str, bytes]:
+    """PNGs by name: a metric over the first two axes, for each combination of the others."""
+    from reports.figures.heat import sweep_figures
+
+    axes = list(grid)
+    x = axes[0], list(grid[axes[0]])
+    y = (axes[1], list(grid[axes[1]])) if axes[1:] else ("policy.kind", [base.policy.kind])
+    planes: dict[str, dict[tuple[Any, Any], Mapping[str, Any] | None]] = {}
+    for cell in cells:
+        others = "".join(f"_{key}={cell.values[key]}" for key in axes[2:])
+        at = cell.values[x[0]], cell.values.get(y[0], y[1][0])
+        planes.setdefault(re.sub(r"[^\w.=-]", "-", others), {})[at] = cell.outcome.summary
+    return {
+        f"{name}{others}": picture
+        for others, plane in planes.items()
+        for name, picture in sweep_figures(x, y, plane).items()
+    }
+
+
+def _figures(summary: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in summary.items():
+        if isinstance(value, Mapping):
+            if key != "scenario":
+                yield from _figures(value, f"{path}{key}.")
+        elif not isinstance(value, list):
+            yield f"{path}{key}", value
 
 
 def _outcomes(todo: Mapping[int, Scenario], workers: int) -> Iterator[tuple[int, Outcome]]:

@@ -1,1 +1,93 @@
-"""The command line: parse, call, print."""
+"""The command line: parse, call, print. One file a command; `main` turns errors into one line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from simulator.cli import compare, demo, policy, report, simulate, sweep
+from simulator.cli.printing import FAILED, INTERRUPTED, WRONG_INPUT, complain
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # commands that keep something have said so themselves
+            complain("interrupted; nothing was written")
+            raise typer.Exit(INTERRUPTED) from None
+
+
+app = typer.Typer(
+    name="batchlab",
+    cls=_Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Simulate how an LLM server batches requests, and plan its capacity.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"batchlab {version('batchlab')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _batchlab(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+app.command("demo")(demo.demo)
+app.command("simulate")(simulate.simulate)
+app.command("compare")(compare.compare)
+app.command("sweep")(sweep.sweep)
+app.command("report")(report.report)
+app.add_typer(policy.app, name="policy")
+
+
+def main() -> None:
+    """Run the command line; ends the process with 0, 1 (failed), 2 (wrong input) or 130."""
+    sys.exit(_main())
+
+
+def _main() -> int:
+    try:
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (ValueError, OSError) as error:  # pydantic's errors are ValueErrors
+        complain(_one_line(error))
+        return FAILED if _broke_a_law(error) else WRONG_INPUT
+    except Exception as error:
+        # click's own errors: typer ships its own copy of click, so there is no class to name.
+        if not hasattr(error, "format_message"):
+            raise
+        complain(error.format_message())
+        return WRONG_INPUT
+    return code if isinstance(code, int) else 0
+
+
+def _broke_a_law(error: Exception) -> bool:
+    from simulator.checks import LawBroken
+
+    return isinstance(error, LawBroken)
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split())

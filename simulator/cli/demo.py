@@ -1,0 +1,27 @@
+"""`batchlab demo`: the story in one minute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulator.cli.compare import run_comparison
+from simulator.cli.options import FormatOption
+from simulator.cli.printing import Format
+
+SCENARIO = Path(__file__).with_suffix(".toml")
+POLICIES = ("static:batch=32", "continuous", "chunked", "fast-lane")
+
+
+def demo(
+    out: Annotated[
+        Path, typer.Option("-o", "--out", help="Folder for files, page and pictures.")
+    ] = Path("demo"),
+    format: FormatOption = Format.table,
+) -> None:
+    """Static, continuous, chunked and fast lane on one chat workload: a table, a page, pictures."""
+    from simulator.scenario import Scenario
+
+    run_comparison(Scenario.load(SCENARIO), POLICIES, out, format)

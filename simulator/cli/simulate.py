@@ -1,0 +1,87 @@
+"""`batchlab simulate`: one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.cli.options import FormatOption, MetricsOption, takes_scenario
+from simulator.cli.printing import Format, command_line, complain, note, progress, show_run
+
+if TYPE_CHECKING:
+    from simulator.scenario import Scenario
+    from traces.records import Records
+
+
+@takes_scenario
+def simulate(
+    scenario: Scenario,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Folder for files, page and pictures.")
+    ] = None,
+    format: FormatOption = Format.table,
+    metrics: MetricsOption = "batchlab",
+    no_leap: Annotated[
+        bool, typer.Option("--no-leap", help="Step by step: the same results, slower.")
+    ] = False,
+    check_leap: Annotated[
+        bool, typer.Option("--check-leap", help="Run both ways and compare the records.")
+    ] = False,
+    strict_profile: Annotated[
+        bool, typer.Option("--strict-profile", help="Fail where steps leave the measured grid.")
+    ] = False,
+) -> None:
+    """One run: a table; with -o also the records, a summary, a page and pictures.
+
+    Exit code 1 where the scenario has an SLA and the run misses it.
+    """
+    from reports.latencies import Latencies
+    from reports.metrics import summarize
+    from reports.write import prepare
+
+    folder = prepare(out) if out else None
+    records = _run(scenario, "simulating", leap=not no_leap)
+    if check_leap:
+        _compare(records, _run(scenario, "once more, the other way", leap=no_leap))
+    run = Latencies(records)
+    if folder:
+        _write(scenario, records, folder, metrics)
+    summary = summarize(run, scenario.objectives(), metrics=metrics)
+    show_run(run, summary, format)
+    if outside := strict_profile and summary["profile"]["outside_grid_share"]:
+        complain(
+            f"--strict-profile: {outside:.2%} of the time was spent in steps outside the grid on "
+            f"which {summary['profile']['name']} was measured"
+        )
+        raise typer.Exit(1)
+    broken = [term for term, met in (summary["sla"] or {"met": {}})["met"].items() if not met]
+    if broken:
+        complain(f"the SLA is missed: {', '.join(broken)}")
+        raise typer.Exit(1)
+
+
+def _run(scenario: Scenario, what: str, *, leap: bool) -> Records:
+    with progress(what) as update:
+        return scenario.run(leap=leap, on_progress=lambda ended, all: update(ended / all))
+
+
+def _write(scenario: Scenario, records: Records, folder: Path, metrics: str) -> None:
+    from reports.write import write_run, write_text
+
+    write_text(folder / "scenario.toml", scenario.resolved().dump(folder))
+    with progress("drawing"):
+        write_run(
+            records, folder, sla=scenario.objectives(), metrics=metrics, command=command_line()
+        )
+    note(f"written to {folder}/: report.html, summary.json, requests.csv, steps.csv, figures/")
+
+
+def _compare(run: Records, other: Records) -> None:
+    """Raises typer.Exit(1), saying which, where two runs left different records."""
+    for name in ("requests", "steps", "spells", "stalls"):
+        if not getattr(run, name).equals(getattr(other, name)):
+            complain(f"leaping on and off differ in {name}: a fault of the simulator or the policy")
+            raise typer.Exit(1)
+    note("leaping on and off: the same records")

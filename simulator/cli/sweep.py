@@ -1,0 +1,86 @@
+"""`batchlab sweep`: every cell of a grid of settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.cli.options import FormatOption, WorkersOption, takes_scenario
+from simulator.cli.printing import (
+    INTERRUPTED,
+    Format,
+    command_line,
+    complain,
+    note,
+    progress,
+    show_rows,
+)
+
+if TYPE_CHECKING:
+    from simulator.scenario import Scenario
+
+STORE = "cells.sqlite"
+
+
+@takes_scenario
+def sweep(
+    scenario: Scenario,
+    grid: Annotated[
+        list[str], typer.Option("--grid", help="An axis: engine.block_size=8,16,32; repeat it.")
+    ],
+    out: Annotated[
+        Path, typer.Option("-o", "--out", help="Folder for results; a sweep goes on from there.")
+    ] = Path("sweep"),
+    format: FormatOption = Format.table,
+    workers: WorkersOption = -1,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Run cells again whose run broke.")
+    ] = False,
+) -> None:
+    """Every combination of settings, on all cores: a CSV, and a heat map per metric.
+
+    Each cell is kept in the folder as it finishes: interrupted or killed, the same command goes
+    on. Cells with settings that can never work are marked and cost nothing.
+    """
+    from reports.write import prepare, write_bytes, write_text
+    from simulator.sweep import Store, heat_maps, parse_grid, shown, to_csv
+    from simulator.sweep import sweep as run_sweep
+
+    axes = parse_grid(grid)
+    folder = prepare(out)
+    store = Store(folder / STORE)
+    kept, total = 0, 0
+    try:
+        with progress("sweeping") as update:
+
+            def count(finished: int, cells: int) -> None:
+                nonlocal kept, total
+                kept, total = finished, cells
+                update(finished / cells)
+
+            cells = run_sweep(
+                scenario, axes, store, workers=workers, retry_failed=retry_failed, on_cell=count
+            )
+    except KeyboardInterrupt:
+        complain(
+            f"interrupted; {kept} of {total or 'all'} cells are kept in {folder / STORE}; "
+            f"to go on: {command_line()}"
+        )
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        store.close()
+    write_text(folder / "scenario.toml", scenario.dump(folder))
+    write_text(folder / "sweep.csv", to_csv(cells))
+    for name, picture in heat_maps(scenario, axes, cells).items():
+        write_bytes(folder / f"{name}.png", picture)
+    show_rows(shown(cells, exact=format is not Format.table), format)
+    note(f"written to {folder}/: sweep.csv, heat_*.png, {STORE}")
+    outcomes = [cell.outcome for cell in cells]
+    for status, code in (("failed", 1), ("invalid", 2)):
+        errors = [outcome.error for outcome in outcomes if outcome.status == status]
+        if errors:
+            complain(f"{len(errors)} of {len(cells)} cells are {status}; the first: {errors[0]}")
+        if errors and (status == "failed" or len(errors) == len(cells)):
+            raise typer.Exit(code)
