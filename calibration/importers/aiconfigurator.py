@@ -3,8 +3,7 @@
 One grid, two sources: recorded CSV triples (`STEM_decode.csv`, `STEM_prefill.csv`,
 `STEM_mixed.csv`, milliseconds; need no wheel) and the wheel (`aiconfigurator_wheel.py`).
 Projections, element-wise kernels and communication depend on the step's tokens alone and become
-g, the LM head h; attention is fitted on top. Decode attention is fitted where the cached tokens of
-a step exceed what stays in the GPU's cache; below, the line speaks.
+g, the LM head h; attention is fitted on top (`attention.py`).
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import nnls
 
 from calibration.errors import errors_by_class, predicted_seconds
 from calibration.fit import ranges
+from calibration.importers.attention import fit_attention
 from calibration.importers.composed import Configuration, composed_profile, monotone, moved
-from calibration.profile import Cost, Decode, Errors, Profile, Table
+from calibration.profile import Errors, Profile, Table
 from calibration.raw import RawRow, shape_of
 
 MS = 1e-3
@@ -33,9 +32,6 @@ COLUMNS = {
         "step_ms",
     ),
 }  # fmt: skip
-CACHE_HOT_TOKENS = 16384
-"""Cached tokens of a step below which decode attention is not limited by memory."""
-SUM_WEIGHT = 2.0
 
 
 @dataclass(frozen=True)
@@ -87,8 +83,12 @@ def grid_of(decode: pd.DataFrame, prefill: pd.DataFrame, mixed: pd.DataFrame) ->
 def grid_profile(grid: Grid, of: Configuration, date: str) -> Profile:
     """Fit a grid and state its errors on all of it; mixed rows take no part in the fit."""
     (g, g_raw), (h, h_raw) = _tables(grid)
-    cost = _attention(grid).model_copy(update={"g": g, "h": h})
     rows = grid.rows
+    pure = rows.iloc[: len(grid.parts)]
+    attention = fit_attention(
+        pure, grid.parts["attention"].to_numpy(), pure["seconds"].to_numpy(dtype=float)
+    )
+    cost = attention.model_copy(update={"g": g, "h": h})
     errors = Errors(
         fit=errors_by_class(rows, predicted_seconds(cost.step_time(), rows)),
         note=moved(g=(g, g_raw), h=(h, h_raw)) + "; attention fitted on decode and prefill steps",
@@ -108,32 +108,6 @@ def _tables(grid: Grid) -> list[tuple[Table, np.ndarray]]:
         raw = means.to_numpy()
         tables.append((monotone([int(x) for x in means.index], raw), raw))
     return tables
-
-
-def _attention(grid: Grid) -> Cost:
-    """Prefill and decode coefficients alone, each by non-negative least squares."""
-    rows = grid.rows.iloc[: len(grid.parts)]
-    x = {name: rows[name].to_numpy(dtype=float) for name in rows.columns[1:-1]}
-    attention, step = grid.parts["attention"].to_numpy(), x["seconds"]
-    some = (x["decodes"] > 0) & (x["context"] >= CACHE_HOT_TOKENS)
-    ones = np.ones(len(rows))
-    d0, dD, dK = _fit([ones, x["decodes"], x["context"]], attention, step, some)
-    p0, pA, pP, pF = _fit(
-        [ones, x["area2"] / 2, x["prefill_tokens"], x["chunks"]], attention, step, x["chunks"] > 0
-    )
-    return Cost(p0=p0, pA=pA, pP=pP, pF=pF, decode=Decode(d0=d0, dD=dD, dK=dK))
-
-
-def _fit(
-    terms: list[np.ndarray], seconds: np.ndarray, step: np.ndarray, rows: np.ndarray
-) -> list[float]:
-    """Coefficients ≥ 0 with least error relative to the whole step, and little bias in the sum."""
-    matrix, seconds, step = np.column_stack(terms)[rows], seconds[rows], step[rows]
-    weight = np.sqrt(SUM_WEIGHT * len(matrix)) / step.sum()
-    system = np.vstack([matrix / step[:, None], weight * matrix.sum(axis=0)])
-    scale = np.linalg.norm(system, axis=0)
-    solution, _ = nnls(system / scale, np.r_[seconds / step, weight * seconds.sum()])
-    return [float(x) for x in solution / scale]
 
 
 def _columns(frame: pd.DataFrame, kind: str, last: str) -> zip[tuple[int, ...]]:
