@@ -94,7 +94,11 @@ def window(
         return trace
     part = select(trace, rows)
     moved = np.where(part.after >= 0, part.arrival, part.arrival - begin)
-    note = f"{len(rows)} of {len(trace)} requests, from {start_s:g} s on"
+    note = f"{len(rows)} of {len(trace)} requests kept: from {start_s:g} s on"
+    if duration_s is not None:
+        note += f", for {duration_s:g} s"
+    if limit is not None:
+        note += f", at most {limit}"
     return replace(part, arrival=moved).with_notes(note)
 
 

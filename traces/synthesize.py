@@ -314,8 +314,9 @@ def _notes(kinds: tuple[Kind, ...], rows: _Rows, declared: Ints) -> tuple[str, .
             achieved = lengths.achieved
             if achieved["cut_share"] > 0:
                 notes.append(
-                    f"{what} lengths{of}: {achieved['cut_share']:.2%} are cut at {lengths.max}; "
-                    f"mean {achieved['mean']:.1f}, P99 {achieved['p99']:.0f} after that"
+                    f"{what} lengths{of}: {100 * achieved['cut_share']:.2g} % are cut at "
+                    f"{lengths.max}; mean {achieved['mean']:.1f}, P99 {achieved['p99']:.0f} "
+                    "after that"
                 )
     if rows.ended:
         notes.append(f"{rows.ended} turns left out: they would have exceeded max_context")

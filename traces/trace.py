@@ -39,7 +39,7 @@ class Segment:
 class Request(NamedTuple):
     """One row of a trace. Never changes; progress is kept in `simulator.sequence`."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls
     """Row in the trace: our id, unique."""
     arrival: int
     """Picoseconds since time 0; with `after`, the think time after that request's end."""

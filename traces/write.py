@@ -14,10 +14,11 @@ OPTIONAL = {"declared": 0, "priority": 0, "session": -1, "after": -1}
 """Columns written only where a row differs from the neutral value."""
 
 
-def write_trace(trace: Trace, path: str | Path) -> None:
+def write_trace(trace: Trace, path: str | Path) -> tuple[str, ...]:
     """Write in our own dialect: CSV, or JSON lines where the name ends in .jsonl.
 
-    Only JSON lines hold the identity of prompts: CSV of a trace that has one raises ValueError.
+    Only JSON lines hold which prompts share a prefix. Answers with notes on what was left out;
+    raises ValueError for another ending and OSError where the file cannot be written.
     """
     path = Path(path)
     if path.suffix == ".jsonl":
@@ -25,16 +26,15 @@ def write_trace(trace: Trace, path: str | Path) -> None:
         with path.open("w", encoding="utf-8", newline="\n") as file:
             file.writelines(line + "\n" for line in lines)
     elif path.suffix == ".csv":
-        if len(trace.content_stream):
-            raise ValueError(
-                f"{path}: CSV cannot hold which prompts share a prefix; name the file .jsonl"
-            )
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(_columns(trace))
-            writer.writerows(row.values() for row in _rows(trace))
+            writer.writerows(row.values() for row in _rows(trace, identity=False))
+        if len(trace.content_stream):
+            return (f"{path.name} does not hold which prompts share a prefix; .jsonl would",)
     else:
         raise ValueError(f"{path}: expected a name that ends in .csv or .jsonl")
+    return ()
 
 
 def seconds_text(ps: int) -> str:
@@ -52,9 +52,9 @@ def _columns(trace: Trace) -> list[str]:
     return ["arrival", "prompt", "output", *names]
 
 
-def _rows(trace: Trace) -> Iterator[dict[str, Any]]:
+def _rows(trace: Trace, *, identity: bool = True) -> Iterator[dict[str, Any]]:
     names = _columns(trace)
-    identified = len(trace.content_stream) > 0
+    identified = identity and len(trace.content_stream) > 0
     for request in trace.requests():
         row: dict[str, Any] = {name: getattr(request, name, None) for name in names}
         row["arrival"] = seconds_text(request.arrival)  # text: a float loses picoseconds

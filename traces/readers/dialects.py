@@ -174,7 +174,7 @@ DIALECTS = (
 
 NAMES = tuple(dict.fromkeys(one.name for one in DIALECTS))
 
-_BENCH = "a benchmark result; it is read by: batchlab trace import-bench"
+_BENCH = "a benchmark result, expected a trace: rows with the lengths of one request each"
 REFUSED = {
     "conversations": "ShareGPT with its texts: expected lengths in tokens; count them first",
     **dict.fromkeys(

@@ -168,6 +168,5 @@ def _is_document(text: str) -> bool:
 
 def _document(path: Path) -> ValueError:
     return ValueError(
-        f"{path}: one JSON document, expected one JSON object a line; "
-        "benchmark results are for: batchlab trace import-bench"
+        f"{path}: one JSON document, expected rows: one JSON object a line, or a list of them"
     )
