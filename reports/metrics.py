@@ -206,7 +206,7 @@ def _requests(run: Latencies, chosen: Bools) -> dict[str, Any]:
     finished = int((chosen & run.finished).sum())
     unfinished = int((chosen & run.unfinished).sum())
     reasons = run.records.requests["reason"][chosen]
-    counted = reasons[reasons != ""].value_counts()
+    counted = reasons[reasons != ""].astype(str).value_counts()
     return {
         "arrived": arrived,
         "finished": finished,

@@ -63,7 +63,7 @@ COMPARED: tuple[tuple[str, tuple[Row, ...]], ...] = (
     (
         "engine",
         (
-            Row("slots used", ("batch", "slot_utilisation"), share, max),
+            Row("slots used", ("batch", "slot_utilisation"), share),
             Row("running, mean", ("batch", "mean_running"), number),
             Row("step, mean", ("steps", "mean_s"), seconds),
             Row("KV used, mean", ("kv", "mean_used_share"), share),
