@@ -227,19 +227,23 @@ def to_csv(cells: Sequence[Cell]) -> str:
 
 
 def shown(cells: Sequence[Cell], *, exact: bool) -> list[dict[str, Any]]:
-    """The metrics of the heat maps, one row a cell; as people read them, or exact."""
+    """The metrics of the heat maps, one row a cell: exact, or as people read them.
+
+    For people metrics are left out that no cell has, or that are 0 in all.
+    """
     from reports.figures.heat import SWEPT
     from reports.tables import value_at
 
+    found = [
+        {name: value_at(cell.outcome.summary or {}, row.path) for name, row in SWEPT.items()}
+        for cell in cells
+    ]
+    told = [name for name in SWEPT if exact or any(values[name] for values in found)]
     rows = []
-    for cell in cells:
-        found = {
-            row.label: value_at(cell.outcome.summary or {}, row.path) for row in SWEPT.values()
-        }
-        if not exact:
-            found = {row.label: row.form(found[row.label]) for row in SWEPT.values()}
-        axes = {key.rpartition(".")[2]: value for key, value in cell.values.items()}
-        rows.append({**axes, "status": cell.outcome.status, **found})
+    for cell, values in zip(cells, found, strict=True):
+        metrics = {SWEPT[n].label: values[n] if exact else SWEPT[n].form(values[n]) for n in told}
+        axes = {key if exact else key.rpartition(".")[2]: at for key, at in cell.values.items()}
+        rows.append({**axes, "status": cell.outcome.status, **metrics})
     return rows
 
 
@@ -285,7 +289,7 @@ def _outcomes(todo: Mapping[int, Scenario], workers: int) -> Iterator[tuple[int,
     for last in (False, True):
         pool = Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1)
         try:
-            for index, outcome in pool(delayed(_in_worker)(*item) for item in left.items()):
+            for index, outcome in pool(delayed(_in_worker)(*item) for item in list(left.items())):
                 del left[index]
                 yield index, outcome
         except TerminatedWorkerError:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from simulator.cli import compare, demo, policy, report, simulate, sweep
+from simulator.cli import compare, demo, policy, profile, report, simulate, sweep
 from simulator.cli.printing import FAILED, INTERRUPTED, WRONG_INPUT, complain
 
 
@@ -54,7 +54,10 @@ app.command("simulate")(simulate.simulate)
 app.command("compare")(compare.compare)
 app.command("sweep")(sweep.sweep)
 app.command("report")(report.report)
+app.add_typer(trace.app, name="trace")
+app.add_typer(profile.app, name="profile")
 app.add_typer(policy.app, name="policy")
+app.add_typer(profile.app, name="profile")
 
 
 def main() -> None:
@@ -74,10 +77,14 @@ def _main() -> int:
         return FAILED if _broke_a_law(error) else WRONG_INPUT
     except Exception as error:
         # click's own errors: typer ships its own copy of click, so there is no class to name.
-        if not hasattr(error, "format_message"):
+        if hasattr(error, "format_message"):
+            complain(error.format_message())
+            return WRONG_INPUT
+        if os.environ.get("BATCHLAB_TRACEBACK"):
             raise
-        complain(error.format_message())
-        return WRONG_INPUT
+        complain(f"a fault of batchlab: {type(error).__name__}: {_one_line(error)}")
+        complain("BATCHLAB_TRACEBACK=1 shows where")
+        return FAILED
     return code if isinstance(code, int) else 0
 
 

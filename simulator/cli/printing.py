@@ -80,6 +80,7 @@ def show_comparison(summaries: Mapping[str, Mapping[str, Any]], format: Format) 
 def show_rows(rows: Sequence[Mapping[str, Any]], format: Format) -> None:
     """Rows of equal keys on stdout."""
     from reports.tables import to_json
+    from reports.units import NONE
 
     if format is Format.json:
         sys.stdout.write(to_json(list(rows)))
@@ -93,9 +94,16 @@ def show_rows(rows: Sequence[Mapping[str, Any]], format: Format) -> None:
         from rich import box
         from rich.table import Table
 
-        table = Table(*rows[0], box=box.SIMPLE_HEAD, pad_edge=False)
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for name in rows[0]:
+            cells = [str(row[name]) for row in rows]
+            # A head may wrap between words; what stands below it never does.
+            words = str(name).replace("_", " ")
+            least = max(len(text) for text in [*cells, *words.split()])
+            right = all(text[:1].isdigit() or text == NONE for text in cells)
+            table.add_column(words, justify="right" if right else "left", min_width=least)
         for row in rows:
-            table.add_row(*(str(value) for value in row.values()))
+            table.add_row(*map(str, row.values()))
         show(table)
 
 
@@ -109,9 +117,13 @@ def progress(what: str, after_s: float = 1.0) -> Iterator[Callable[[float], None
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
     from rich.progress import TimeRemainingColumn as Remaining
 
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda share: None
+        return
     began = time.monotonic()
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), Remaining()
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    bar = Progress(*columns, console=console, transient=True)
     task = bar.add_task(what, total=1.0)
 
     def update(share: float) -> None:
@@ -122,4 +134,5 @@ def progress(what: str, after_s: float = 1.0) -> Iterator[Callable[[float], None
     try:
         yield update
     finally:
-        bar.stop()
+        if bar.live.is_started:
+            bar.stop()
