@@ -28,6 +28,10 @@ MAX_S = 9_000_000.0
 """An int64 of picoseconds ends after 107 days; schedules stay below this many seconds."""
 
 
+UNIT = 10**9
+"""Gaps at rate 1 are whole multiples of a billionth, so that nine billion of them can add up."""
+
+
 class Process:
     """An arrival process; `rate` (requests per second) is given when it is asked for times."""
 
@@ -36,8 +40,8 @@ class Process:
         raise NotImplementedError
 
     def schedule(self, units: Ints, rate: float) -> Ints:
-        """Picoseconds at which the process has seen `units` expected arrivals (in 1e-12)."""
-        return np.rint(units / rate).astype(np.int64)
+        """Picoseconds at which the process has seen `units` expected arrivals (in 1e-9)."""
+        return _ps(units / (rate * UNIT))
 
     def times(
         self,
@@ -77,9 +81,9 @@ class Process:
                 return times[times < horizon * PS_PER_S]
 
     def _units(self, rng: np.random.Generator, count: int) -> Ints:
-        # Each gap is rounded before the sum, not after it: the sum is then exact, and the
-        # last bit of a float (which machines may disagree on) cannot add up.
-        gaps = np.rint(self.gaps(rng, count) * PS_PER_S).astype(np.int64)
+        # Rounded before the sum, not after it: the sum is then exact, and the last bit of a
+        # float, on which machines may disagree, cannot add up.
+        gaps = np.rint(self.gaps(rng, count) * UNIT).astype(np.int64)
         units: Ints = np.cumsum(gaps)
         return units
 
@@ -153,7 +157,7 @@ class Varying(Process):
     def schedule(self, units: Ints, rate: float) -> Ints:
         knots, height, repeats = self.curve()
         inverse = _integral_inverse(knots, height * rate)
-        area = units / PS_PER_S
+        area = units / UNIT
         whole = float(np.sum(np.diff(knots) * (height[1:] + height[:-1]) / 2)) * rate
         if repeats:
             turns = np.floor(area / whole)
@@ -161,8 +165,7 @@ class Varying(Process):
         else:
             beyond = np.maximum(area - whole, 0)
             seconds = inverse(area) + beyond / (height[-1] * rate)
-        late: Floats = np.minimum(seconds, MAX_S)
-        return np.rint(late * PS_PER_S).astype(np.int64)
+        return _ps(seconds)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -234,6 +237,11 @@ def check_rate(rate: float) -> None:
     """Raises ValueError unless `rate` is above 0 (inf is a rate: all at once)."""
     if not rate > 0:
         raise ValueError(f"rate: {rate}, expected requests per second above 0 (or inf)")
+
+
+def _ps(seconds: Floats) -> Ints:
+    whole: Ints = np.rint(np.minimum(seconds, MAX_S) * PS_PER_S).astype(np.int64)
+    return whole
 
 
 def _gaps(rng: np.random.Generator, count: int, cv: float) -> Floats:
