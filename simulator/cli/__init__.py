@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from simulator.cli import compare, demo, policy, profile, report, simulate, sweep
+from simulator.cli import compare, demo, policy, profile, report, simulate, sweep, trace
 from simulator.cli.printing import FAILED, INTERRUPTED, WRONG_INPUT, complain
 
 
@@ -57,7 +57,6 @@ app.command("report")(report.report)
 app.add_typer(trace.app, name="trace")
 app.add_typer(profile.app, name="profile")
 app.add_typer(policy.app, name="policy")
-app.add_typer(profile.app, name="profile")
 
 
 def main() -> None:
