@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -72,8 +73,10 @@ class Batch:
                 )
         if not queries:
             raise ValueError("a batch needs at least one sequence, got none")
-        width = max(map(len, tables))
-        padded = torch.tensor([[*t, *[0] * (width - len(t))] for t in tables], dtype=torch.int32)
+        widths = torch.tensor([len(table) for table in tables])
+        padded = torch.zeros(len(tables), int(widths.max()), dtype=torch.int32)
+        flat = torch.tensor(list(chain.from_iterable(tables)), dtype=torch.int32)
+        padded[torch.arange(padded.shape[1]) < widths[:, None]] = flat
         lengths = torch.tensor(contexts, dtype=torch.int32)
         counts = torch.tensor(queries)
         ends = counts.cumsum(0)

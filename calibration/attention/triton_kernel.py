@@ -31,6 +31,9 @@ and its slot.
 import triton
 import triton.language as tl
 
+# They vary from step to step: a compilation for each kind of value would land in a timed step.
+UNSPECIALIZED = ["sequences", "table_stride"]
+
 
 @triton.jit
 def write_kernel(
@@ -81,7 +84,7 @@ def _attend_tile(
     return acc, new_top, total
 
 
-@triton.jit
+@triton.jit(do_not_specialize=UNSPECIALIZED)
 def decode_kernel(
     out, partial, lse, q, k_cache, v_cache, block_tables, cu_seqlens, contexts,
     piece_owner, piece_offset, scale_log2, piece, sequences, table_stride, q_stride,
@@ -117,7 +120,7 @@ def decode_kernel(
             query, acc, top, total, k_head, v_head, table, n, end - 1, position, scale_log2,
             KEYS, True, BLOCK_SIZE, KV_HEADS * HEAD_DIM, HEAD_DIM, PRECISION, WIDEN,
         )  # fmt: skip
-    acc = acc / total[:, None]
+    acc = acc / tl.where(total > 0, total, 1.0)[:, None]  # a padding row comes out zero
     if pieces == 1:
         width = KV_HEADS * GROUP * HEAD_DIM
         tl.store(out + row * width + at, acc.to(out.dtype.element_ty), mask=real)
@@ -138,7 +141,7 @@ def reduce_kernel(
     rows = tl.load(cu_seqlens + s + 1) - row
     first = tl.load(piece_offset + s)
     end = tl.load(piece_offset + s + 1)
-    if rows != 1 or end - first == 1:
+    if rows != 1 or end - first == 1:  # not a decode, or written whole
         return
     d = tl.arange(0, HEAD_DIM)
     acc = tl.zeros([HEAD_DIM], dtype=tl.float32)
@@ -156,11 +159,10 @@ def reduce_kernel(
         acc = acc * faded + tl.sum(part * weight[:, None], axis=0)
         total = total * faded + tl.sum(weight, axis=0)
         top = new_top
-    acc = acc / tl.maximum(total, 1e-30)  # no piece, no total: a padding row comes out zero
-    tl.store(out + (row * HEADS + head) * HEAD_DIM + d, acc.to(out.dtype.element_ty))
+    tl.store(out + (row * HEADS + head) * HEAD_DIM + d, (acc / total).to(out.dtype.element_ty))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=UNSPECIALIZED)
 def prefill_kernel(
     out, q, k_cache, v_cache, block_tables, cu_seqlens, contexts,
     tile_owner, tile_offset, scale_log2, sequences, table_stride, q_stride,

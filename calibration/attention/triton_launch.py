@@ -53,11 +53,12 @@ def decode_tiles(dtype: torch.dtype, group: int) -> Tiles:
     return Tiles(rows=rows, keys=64, warps=4, stages=3)
 
 
-def prefill_tiles(dtype: torch.dtype, group: int) -> Tiles:
+def prefill_tiles(dtype: torch.dtype, group: int, hopper: bool = True) -> Tiles:
+    """As many rows as registers hold without spilling (`tests/test_attention_cubin.py`)."""
     rows = triton.next_power_of_2(group)
     if dtype is torch.float32:
         return Tiles(rows=max(32, rows), keys=32, warps=4, stages=2)
-    return Tiles(rows=max(128, rows), keys=64, warps=8, stages=3)
+    return Tiles(rows=max(128, rows), keys=64 if hopper else 32, warps=8, stages=3)
 
 
 def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
@@ -67,7 +68,7 @@ def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tens
     width = kv_heads * head_dim
     write_kernel[(rows,)](
         k, v, k_cache, v_cache, slots, k.stride(0), v.stride(0),
-        WIDTH=width, BLOCK=triton.next_power_of_2(width), num_warps=4,
+        WIDTH=width, BLOCK=triton.next_power_of_2(width), num_warps=4, enable_fp_fusion=True,
     )  # fmt: skip
 
 
@@ -93,25 +94,27 @@ def paged_attention(
         raise ValueError(f"head_dim must be a power of two from 16, got {head_dim}")
     group = heads // kv_heads
     decode = decode or decode_tiles(q.dtype, group)
-    prefill = prefill or prefill_tiles(q.dtype, group)
+    prefill = prefill or prefill_tiles(q.dtype, group, _hopper(q.device))
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     plan = _plan(batch, _piece(batch, kv_heads, decode.keys, q.device), prefill.rows // group)
     fixed = constants(heads, kv_heads, head_dim, block_size, q.dtype)
     scale_log2 = scale * math.log2(math.e)
     if batch.decodes:
-        pieces = plan.piece_owner.shape[0]
-        partial = torch.empty((pieces, heads, head_dim), dtype=torch.float32, device=q.device)
-        lse = torch.empty((pieces, heads), dtype=torch.float32, device=q.device)
-        decode_kernel[(kv_heads, pieces)](
+        split = batch.max_context > plan.piece
+        parts = plan.piece_owner.shape[0] if split else 0
+        partial = torch.empty((parts, heads, head_dim), dtype=torch.float32, device=q.device)
+        lse = torch.empty((parts, heads), dtype=torch.float32, device=q.device)
+        decode_kernel[(kv_heads, plan.piece_owner.shape[0])](
             out, partial, lse, q, k_cache, v_cache, batch.block_tables, batch.cu_seqlens,
             batch.contexts, plan.piece_owner, plan.piece_offset, scale_log2, plan.piece,
             batch.sequences, batch.block_tables.stride(0), q.stride(0),
             **fixed, **launch_options(decode),
         )  # fmt: skip
-        reduce_kernel[(heads, batch.sequences)](
-            out, partial, lse, batch.cu_seqlens, plan.piece_offset,
-            HEADS=heads, HEAD_DIM=head_dim, PIECES=16, num_warps=4,
-        )  # fmt: skip
+        if split:
+            reduce_kernel[(heads, batch.sequences)](
+                out, partial, lse, batch.cu_seqlens, plan.piece_offset,
+                HEADS=heads, HEAD_DIM=head_dim, PIECES=16, num_warps=4, enable_fp_fusion=True,
+            )  # fmt: skip
     if batch.decodes < batch.sequences:
         prefill_kernel[(plan.tile_owner.shape[0], kv_heads)](
             out, q, k_cache, v_cache, batch.block_tables, batch.cu_seqlens, batch.contexts,
@@ -132,18 +135,19 @@ def constants(
         "GROUP": heads // kv_heads,
         "HEAD_DIM": head_dim,
         "BLOCK_SIZE": block_size,
-        "PRECISION": "ieee" if dtype is torch.float32 else "tf32",
+        "PRECISION": "tf32x3" if dtype is torch.float32 else "tf32",
         # The interpreter's tl.dot takes bfloat16 for integers.
         "WIDEN": interpreted and dtype is torch.bfloat16,
     }
 
 
-def launch_options(tiles: Tiles) -> dict[str, int]:
+def launch_options(tiles: Tiles) -> dict[str, int | bool]:
     return {
         "ROWS": tiles.rows,
         "KEYS": tiles.keys,
         "num_warps": tiles.warps,
         "num_stages": tiles.stages,
+        "enable_fp_fusion": True,  # stated, since its default is about to change
     }
 
 
@@ -158,6 +162,12 @@ def _programs(device: torch.device) -> int:
     if device.type != "cuda":  # the interpreter
         return PROGRAMS_PER_SM * 132
     return PROGRAMS_PER_SM * torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@lru_cache(maxsize=8)
+def _hopper(device: torch.device) -> bool:
+    """Warpgroup products, which leave room for larger tiles; the interpreter takes them too."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def _piece(batch: Batch, kv_heads: int, keys: int, device: torch.device) -> int:
@@ -186,7 +196,8 @@ class _Plan:
 @lru_cache(maxsize=2)
 def _plan(batch: Batch, piece: int, tokens_per_tile: int) -> _Plan:
     queries = batch.cu_seqlens.diff()
-    pieces = torch.where(queries == 1, (batch.contexts + piece - 1) // piece, 0)
+    # At least one, so that a padding row is written too.
+    pieces = torch.where(queries == 1, ((batch.contexts + piece - 1) // piece).clamp(min=1), 0)
     tiles = torch.where(queries > 1, (queries + tokens_per_tile - 1) // tokens_per_tile, 0)
     chunks = batch.sequences - batch.decodes
     piece_owner, piece_offset = _owners(pieces, batch.decodes + batch.decode_context // piece)
