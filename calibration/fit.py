@@ -22,7 +22,7 @@ import pandas as pd
 from scipy.optimize import nnls
 
 from calibration.errors import errors_by_class, predicted_seconds
-from calibration.profile import SCHEMA, ClassErrors, Cost, Errors, Measured, Parts, Profile
+from calibration.profile import ClassErrors, Cost, Errors, Measured, Parts, Profile
 from calibration.raw import SHAPE, RawHeader
 from calibration.solve import Form, solve
 
@@ -88,7 +88,7 @@ def fitted_profile(
     mixed = cost.mixed is not None or fitted.errors.fit.mixed is not None
     absent = {"host overhead": not host, "mixed steps": not mixed, "host-device transfers": True}
     return Profile(
-        schema=SCHEMA,
+        schema=1,
         units="seconds",
         name=name,
         device=header.device,

@@ -6,8 +6,10 @@ that is measured (`profile.py`).
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -198,6 +200,38 @@ def find_gpu(name: str) -> Gpu:
 def find_model(name: str) -> ModelShape:
     """Raises ValueError naming the nearest known model."""
     return _find(name, MODELS, "model")
+
+
+def model_from(text: str) -> ModelShape:
+    """A known model by name, or the shape in a Hugging Face `config.json`.
+
+    Raises ValueError in one line.
+    """
+    if not text.endswith(".json"):
+        return find_model(text)
+    path = Path(text)
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        heads = int(config["num_attention_heads"])
+        return ModelShape(
+            name=str(config.get("_name_or_path") or path.parent.name or config["model_type"]),
+            layers=int(config["num_hidden_layers"]),
+            hidden=int(config["hidden_size"]),
+            heads=heads,
+            kv_heads=int(config.get("num_key_value_heads", heads)),
+            head_dim=int(config.get("head_dim") or config["hidden_size"] // heads),
+            ffn=int(config["intermediate_size"]),
+            vocab=int(config["vocab_size"]),
+            max_model_len=int(config["max_position_embeddings"]),
+            tied=bool(config.get("tie_word_embeddings", False)),
+            source=str(path),
+        )
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
+    except KeyError as error:
+        raise ValueError(f"{path}: field {error} is missing, expected a model's config") from None
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: not a model's config.json: {error}") from None
 
 
 def _find(name: str, known: dict[str, T], what: str) -> T:

@@ -269,6 +269,12 @@ def whole(seconds: float) -> int:
     return round(seconds * PICOSECONDS)
 
 
+def profile_name(device: str, model: str, dtype: str, tp: int = 1) -> str:
+    """`<gpu>_<model>_<dtype>[_tp<n>]`, the model in its short form `llama3.1-8b`."""
+    short = model.replace("llama-", "llama")
+    return f"{device}_{short}_{dtype}" + (f"_tp{tp}" if tp > 1 else "")
+
+
 def list_profiles() -> list[str]:
     """Names of the profiles that ship."""
     return sorted(path.stem for path in PROFILES.glob("*.json"))

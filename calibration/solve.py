@@ -7,7 +7,7 @@ one `scipy.optimize.nnls` on relative error gives coefficients ≥ 0 and tables 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, cast, get_args
 
 import numpy as np
 import pandas as pd
@@ -30,6 +30,14 @@ LEAST_SHARE = 1e-3
 """g is at least this share of the shortest step measured."""
 SUM_WEIGHT = 2.0
 """The equation for a class's sum counts as so many times its points."""
+
+
+def form_of(text: str) -> Form:
+    """Raises ValueError where there is no such form."""
+    for form in get_args(Form):
+        if text == form:
+            return cast(Form, form)
+    raise ValueError(f"form {text!r}, expected {' or '.join(get_args(Form))}")
 
 
 def knots_for(points: pd.DataFrame) -> list[int]:

@@ -80,7 +80,7 @@ def grid_of(decode: pd.DataFrame, prefill: pd.DataFrame, mixed: pd.DataFrame) ->
     )
 
 
-def grid_profile(grid: Grid, of: Configuration, date: str) -> Profile:
+def grid_profile(grid: Grid, of: Configuration) -> Profile:
     """Fit a grid and state its errors on all of it; mixed rows take no part in the fit."""
     (g, g_raw), (h, h_raw) = _tables(grid)
     rows = grid.rows
@@ -93,7 +93,7 @@ def grid_profile(grid: Grid, of: Configuration, date: str) -> Profile:
         fit=errors_by_class(rows, predicted_seconds(cost.step_time(), rows)),
         note=moved(g=(g, g_raw), h=(h, h_raw)) + "; attention fitted on decode and prefill steps",
     )
-    return composed_profile(of, cost, ranges(rows), errors, date)
+    return composed_profile(of, cost, ranges(rows), errors)
 
 
 def _tables(grid: Grid) -> list[tuple[Table, np.ndarray]]:

@@ -9,13 +9,15 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from calibration.hardware import MODELS, UTILISATION, find_gpu, find_model, pool_tokens
-from calibration.profile import Cost, Errors, Measured, Parts, Profile, Table
+from calibration.profile import Cost, Errors, Measured, Parts, Profile, Table, profile_name
 
 KEY = re.compile(
     r"(?P<gpu>.+)_(?P<engine>[a-z]+)(?P<version>[\d.]+)_(?P<model>[^_]+)_tp(?P<tp>\d+)_(?P<dtype>\w+)"
 )
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8"}
 COMPOSED = "composed from measured kernels; host overhead and mixed-step penalty not included"
+DATE = "2026"
+"""The year of that release."""
 SOURCE = "aiconfigurator-core 0.12.0 (NVIDIA), step times composed from its measured kernels"
 
 
@@ -47,9 +49,7 @@ class Configuration:
 
     @property
     def profile_name(self) -> str:
-        """`<gpu>_<model>_<dtype>[_tp<n>]`, the model in its short form `llama3.1-8b`."""
-        short = self.model.replace("llama-", "llama")
-        return f"{self.gpu}_{short}_{self.dtype}" + (f"_tp{self.tp}" if self.tp > 1 else "")
+        return profile_name(self.gpu, self.model, self.dtype, self.tp)
 
 
 def model_of(name: str) -> str:
@@ -72,9 +72,7 @@ def moved(**tables: tuple[Table, np.ndarray]) -> str:
     )
 
 
-def composed_profile(
-    of: Configuration, cost: Cost, measured: Measured, errors: Errors, date: str
-) -> Profile:
+def composed_profile(of: Configuration, cost: Cost, measured: Measured, errors: Errors) -> Profile:
     """The profile of composed step times, with the pool that follows from the hardware."""
     gpu, model = find_gpu(of.gpu), find_model(of.model)
     return Profile(
@@ -90,7 +88,7 @@ def composed_profile(
         engine_version=of.engine_version,
         source=SOURCE,
         licence="Apache-2.0",
-        date=date,
+        date=DATE,
         machine=f"{of.tp} × {of.gpu}, measured by NVIDIA",
         kv_bytes_per_token=model.kv_bytes_per_token("bf16", of.tp),
         pool_tokens=pool_tokens(gpu, model, dtype=of.dtype, tp=of.tp),

@@ -28,7 +28,6 @@ from calibration.profile import (
     ProfileError,
 )
 
-DATE = "2026"
 GRID_CONTEXT = 65536
 """The recorded prefill grids reach 32,768 new tokens on 32,768 cached ones."""
 
@@ -94,4 +93,4 @@ def _profile(key: str, preset: dict[str, Any], folder: Path) -> Profile:
         sequences=(knots["h"][0], knots["h"][-1]),
         context=(1, GRID_CONTEXT),
     )
-    return composed_profile(of, cost, measured, errors, DATE)
+    return composed_profile(of, cost, measured, errors)
