@@ -213,7 +213,7 @@ def _header(settings: Measurement, model: ModelShape, dtype: str, limits: Limits
         pool = pool_tokens(_gpu(), model, dtype=dtype, kv_dtype=dtype)
     else:
         device, clock, pool = "cpu", f"{settings.clock} time", limits.held
-        machine = f"{_processor()}, {os.cpu_count()} cores, {settings.threads} thread(s)"
+        machine = f"{_processor()}, {os.cpu_count()} cores"
     return RawHeader(
         device=device,
         model=model.name,
