@@ -16,11 +16,10 @@ class Clients:
 
     def __init__(self, trace: Trace) -> None:
         self._rows = trace.requests()
-        self._closed = bool((trace.after >= 0).any())
         self._following: dict[int, list[Request]] = {}
         self._due: list[tuple[int, int, Request]] = []
         self._held = 0
-        if self._closed:
+        if (trace.after >= 0).any():
             opening = []
             for request in trace.requests():
                 if request.after >= 0:
@@ -29,37 +28,39 @@ class Clients:
                 else:
                     opening.append(request)
             self._rows = iter(opening)
-        self._next: Request | None = next(self._rows, None)
-
-    @property
-    def next(self) -> int | None:
+        self._first: Request | None = next(self._rows, None)
+        self.next: int | None = None
         """When the next known request is sent; None if there is none, for now."""
-        if self._due and (self._next is None or self._due[0][0] < self._next.arrival):
-            return self._due[0][0]
-        return None if self._next is None else self._next.arrival
-
-    @property
-    def more(self) -> bool:
+        self.more = True
         """Whether any request is still to be sent."""
-        return self._next is not None or bool(self._due) or self._held > 0
+        self._look()
 
     def take(self, now: int) -> Request | None:
         """The next request, if it is due by `now`."""
-        first = self._next
-        if self._due and (first is None or self._due[0][:2] < (first.arrival, first.index)):
-            return heappop(self._due)[2] if self._due[0][0] <= now else None
-        if first is None or first.arrival > now:
+        if self.next is None or self.next > now:
             return None
-        self._next = next(self._rows, None)
+        first = self._first
+        if self._due and (first is None or self._due[0][:2] < (first.arrival, first.index)):
+            first = heappop(self._due)[2]
+        else:
+            self._first = next(self._rows, None)
+        self._look()
         return first
 
     def ended(self, index: int, now: int) -> bool:
         """Request `index` ended: those that waited for it will be sent. True if there are any."""
-        following = self._following.pop(index, None)
-        if not following:
+        if not self._held or index not in self._following:
             return False
-        for request in following:
+        for request in self._following.pop(index):
             sent = request._replace(arrival=now + request.arrival)
             heappush(self._due, (sent.arrival, sent.index, sent))
             self._held -= 1
+        self._look()
         return True
+
+    def _look(self) -> None:
+        first = self._first
+        self.next = None if first is None else first.arrival
+        if self._due and (first is None or self._due[0][0] < first.arrival):
+            self.next = self._due[0][0]
+        self.more = self.next is not None or self._held > 0

@@ -103,8 +103,9 @@ class Decodes:
         """Ticks until the next member ends, as things stand; 0 when there is no member."""
         while self._ends:
             end = self._ends[0]
-            if any(self._ends_at(seq) == end for seq in self._finishing[end]):
-                return end - self.ticks
+            for seq in self._finishing[end]:
+                if seq.group is self and seq.joined + seq.goal - seq._produced == end:
+                    return end - self.ticks
             del self._finishing[heappop(self._ends)]
         return 0
 
@@ -113,8 +114,9 @@ class Decodes:
         if not self._ends or self._ends[0] > self.ticks:
             return []
         bucket = self._finishing.pop(heappop(self._ends))
-        return [seq for seq in bucket if self._ends_at(seq) == self.ticks]
-
-    def _ends_at(self, seq: Sequence) -> int:
-        # A sequence that left, or left and came back, is stale in its old bucket.
-        return seq.joined + seq.goal - seq._produced if seq.group is self else -1
+        # One that left, or left and came back, is stale in its old bucket.
+        return [
+            seq
+            for seq in bucket
+            if seq.group is self and seq.joined + seq.goal - seq._produced == self.ticks
+        ]

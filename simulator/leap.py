@@ -16,6 +16,7 @@ from simulator.sequence import Sequence
 from simulator.step import StepBuilder
 
 FOREVER = 1 << 62
+NOTHING: list[int] = []
 
 
 @dataclass(slots=True)
@@ -65,37 +66,40 @@ def plan(
     At most `most`; none begins at or after `until`. Conditions: the next finish may be the
     leap's last step; no chunk completes; blocks suffice.
     """
-    group = step.group
     if step.tick:
-        most = min(most, group.next_end())
-    chunks = [(seq, n) for seq, n in step.fed.items() if seq.group is None]
-    for seq, n in chunks:
-        most = min(most, (seq.todo - 1) // n)
-    leap = Leap(start, first, growth, max(most, 1), [])
+        most = min(most, step.group.next_end())
+    chunks = []
+    if step.fed:
+        chunks = [(seq, n) for seq, n in step.fed.items() if seq.group is None]
+        for seq, n in chunks:
+            most = min(most, (seq.todo - 1) // n)
+    if most <= 1 or start + first >= until:
+        return Leap(start, first, growth, 1, NOTHING)
+    leap = Leap(start, first, growth, most, NOTHING)
     leap.steps = leap.reach(until)
     if leap.steps == 1:
         return leap
     grown = _needs(step, chunks, leap.steps - 1)
     total = list(accumulate(grown))
-    if total[-1] > step.pool.free:
-        fits = bisect_right(total, step.pool.free)
+    free = step.pool.free
+    if total[-1] > free:
+        fits = bisect_right(total, free)
         del grown[fits:], total[fits:]
         leap.steps = fits + 1
     leap.grown = grown
     if per_block and leap.steps > 1:
         durations = [first + growth * j + per_block * n for j, n in enumerate([0, *total])]
         leap.ends = list(accumulate(durations, initial=start))[1:]
-        leap.steps = leap.reach(until)
-        del leap.ends[leap.steps :], grown[leap.steps - 1 :]
+        cut(leap, leap.reach(until))
     return leap
 
 
-def cut(leap: Leap, time: int) -> None:
-    """End the leap with the step that is running at `time`."""
-    leap.steps = leap.reach(time)
-    del leap.grown[leap.steps - 1 :]
+def cut(leap: Leap, steps: int) -> None:
+    """End the leap after `steps` steps."""
+    leap.steps = steps
+    del leap.grown[steps - 1 :]
     if leap.ends is not None:
-        del leap.ends[leap.steps :]
+        del leap.ends[steps:]
 
 
 def _needs(step: StepBuilder, chunks: list[tuple[Sequence, int]], steps: int) -> list[int]:

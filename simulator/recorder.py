@@ -29,8 +29,8 @@ from traces.trace import Ints
 
 _LEAP = (
     "start", "first", "growth", "steps", "prefill_tokens", "chunks", "decodes", "area2",
-    "decode_context", "table", "running", "waiting", "free_blocks", "admitted", "preempted",
-    "finished", "tick", "unused", "idle_held",
+    "decode_context", "table", "free_blocks", "admitted", "preempted", "finished", "tick",
+    "unused", "idle_held",
 )  # fmt: skip
 _HEAD = tuple(Answer[name.upper()].value for name in WAITS[:6])
 
@@ -52,40 +52,38 @@ class ReplicaLog:
         self.needless = 0
         """Evictions after which the victim's blocks would still have been free."""
 
-    def scheduled(self, step: StepBuilder, shape: StepShape) -> tuple[int, ...]:
-        """The part of a leap's row that is known when it is scheduled."""
+    def scheduled(self, step: StepBuilder) -> tuple[int, int, int, int, int]:
+        """What only the moment of scheduling knows: free blocks, preempted, tick, slots
+        allocated but unused, blocks of sequences that got no token."""
         group = step.group
-        held = group.table
-        resident = group.context
+        unused = group.table * self.block_size - group.context - step.tokens
         idle = 0 if step.tick else group.table
         for seq in step.chunks:
-            held += len(seq.table)
-            resident += seq._computed
+            unused += len(seq.table) * self.block_size - seq._computed
             if seq not in step.fed:
                 idle += len(seq.table)
-        if step.preempted:
+        preempted = len(step.preempted)
+        if preempted:
             self._count_needless(step)
-        return (
-            shape.prefill_tokens,
-            shape.chunks,
-            shape.decodes,
-            shape.area2,
-            shape.context,
-            shape.table,
-            len(step.running),
-            len(step.queue),
-            step.pool.free,
-            len(step.admitted),
-            len(step.preempted),
-            held * self.block_size - resident - step.tokens,
-            idle,
-        )
+        return step.pool.free, preempted, group.ticks if step.tick else -1, unused, idle
 
-    def stepped(self, leap: Leap, row: tuple[int, ...], finished: int, tick: int) -> None:
+    def stepped(
+        self,
+        leap: Leap,
+        shape: StepShape,
+        known: tuple[int, int, int, int, int],
+        admitted: int,
+        finished: int,
+    ) -> None:
         """A leap is over."""
-        self.leaps.extend((leap.start, leap.first, leap.growth, leap.steps))
-        self.leaps.extend(row[:11])
-        self.leaps.extend((finished, tick, *row[11:]))
+        prefill, chunks, decodes, area2, _, context, table, _ = shape
+        free, preempted, tick, unused, idle = known
+        self.leaps.extend(
+            (
+                leap.start, leap.first, leap.growth, leap.steps, prefill, chunks, decodes, area2,
+                context, table, free, admitted, preempted, finished, tick, unused, idle,
+            )
+        )  # fmt: skip
         if leap.steps > 1:
             self.grown.extend(leap.grown)
 
@@ -118,10 +116,13 @@ class ReplicaLog:
         start = per_step("start") + before - np.repeat(before[first] if total else before, steps)
         sequences = per_step("chunks") + per_step("decodes")
         fed = per_step("prefill_tokens") + per_step("decodes")
-        queued = np.array(self.queued, dtype=np.int64)
-        arrived = np.searchsorted(queued, start, side="right")
         last = nth == np.repeat(steps, steps) - 1
         tick = per_step("tick")
+        admitted, preempted, finished = leap["admitted"], leap["preempted"], leap["finished"]
+        running = np.cumsum(admitted - preempted - finished) + finished
+        gone = np.cumsum(admitted - preempted)
+        queued = np.array(self.queued, dtype=np.int64)
+        arrived = np.searchsorted(queued, start, side="right")
         out = {
             "replica": np.full(total, self.replica, dtype=np.int64),
             "start": start,
@@ -131,13 +132,11 @@ class ReplicaLog:
             "chunks": per_step("chunks"),
             "decodes": per_step("decodes"),
             "decode_context": per_step("decode_context") + per_step("decodes") * nth,
-            "running": per_step("running"),
-            "waiting": per_step("waiting")
-            + arrived
-            - np.repeat(arrived[first] if total else arrived, steps),
+            "running": np.repeat(running, steps),
+            "waiting": arrived - np.repeat(gone, steps),
             "free_blocks": per_step("free_blocks") - grown,
-            "admitted": per_step("admitted"),
-            "preempted": per_step("preempted"),
+            "admitted": np.where(nth == 0, per_step("admitted"), 0),
+            "preempted": np.where(nth == 0, per_step("preempted"), 0),
             "finished": np.where(last, per_step("finished"), 0),
             "tick": np.where(tick >= 0, tick + nth, -1),
             "outside": np.zeros(total, dtype=np.int64),

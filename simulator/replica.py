@@ -14,15 +14,13 @@ from simulator.clients import Clients
 from simulator.clock import Clock, Wake
 from simulator.engine import Engine
 from simulator.identity import prefix
-from simulator.leap import FOREVER, Leap, cut, plan
+from simulator.leap import FOREVER, NOTHING, Leap, cut, plan
 from simulator.recorder import ReplicaLog
 from simulator.sequence import Sequence
 from simulator.step import StepBuilder
 
-
 FLEET_LEAP = 64
 """Steps that a leap may have in a fleet: an arrival may cut it, so longer ones are often vain."""
-NOTHING: list[int] = []
 
 
 class Replica:
@@ -73,33 +71,42 @@ class Replica:
         """Requests queued or running."""
         return len(self.step.running) + len(self.step.queue)
 
-    def deliver(self, seq: Sequence) -> None:
+    def deliver(self, seq: Sequence, now: int) -> None:
         """A request arrives: queue it, and end the leap in progress if it may change a thing."""
-        now = self.env.now
         lane = self.step.queue.lane(seq.lane)
         self.log.queued.append(now)
         leap = self._asleep
-        seq.boundary = now if leap is None else leap.end(leap.reach(now))
-        matters = leap is None or self._matters(seq, lane[0] if lane else None)
+        if leap is None:
+            seq.boundary = now
+            lane.arrive(seq)
+            if self._sleeping and self._wake_at > now:
+                self._rouse()
+            return
+        running = leap.reach(now)
+        seq.boundary = leap.end(running)
+        matters = running < leap.steps and self._matters(seq, lane[0] if lane else None)
         lane.arrive(seq)
         if matters:
-            self.interrupt()
+            cut(leap, running)
+            self._rouse()
 
     def interrupt(self) -> None:
         """Something changed outside: end the leap with the step in progress, or wake up."""
-        if not self._sleeping or self.process is None:
+        if not self._sleeping:
             return
-        leap = self._asleep
+        now, leap = self.env.now, self._asleep
         if leap is None:
-            if self._wake_at > self.env.now:
-                self._sleeping = False
-                self.process.interrupt()
-        elif leap.steps > 1:
-            before = leap.steps
-            cut(leap, self.env.now)
-            if leap.steps < before:
-                self._sleeping = False
-                self.process.interrupt()
+            if self._wake_at > now:
+                self._rouse()
+        elif leap.steps > (running := leap.reach(now)):
+            cut(leap, running)
+            self._rouse()
+
+    def _rouse(self) -> None:
+        assert self.process is not None
+        if self._sleeping:
+            self._sleeping = False
+            self.process.interrupt()
 
     # The loop
 
@@ -119,8 +126,7 @@ class Replica:
             first_end = leap.end(1)
             if first_end > self._horizon:
                 return
-            row = log.scheduled(step, shape)
-            tick = step.group.ticks if step.tick else -1
+            known = log.scheduled(step)
             self._asleep = leap
             end = leap.end(leap.steps)
             while now < end:
@@ -137,7 +143,7 @@ class Replica:
             for index in done.stopped:
                 step.stop(index)
             finished = step.apply(leap.steps, first_end, end)
-            log.stepped(leap, row, len(finished), tick)
+            log.stepped(leap, shape, known, len(step.admitted), len(finished))
             for seq in finished:
                 executor.forget(seq.index)
                 self._on_left(seq, self.index, seq.reason)

@@ -150,7 +150,8 @@ class World:
     def _send(self) -> Generator[simpy.Event, Any, None]:
         env, clients = self.env, self._clients
         while True:
-            while (request := clients.take(env.now)) is not None:
+            now = env.now
+            while (request := clients.take(now)) is not None:
                 self.sent += 1
                 seq, refusal = self._door.enter(request)
                 if refusal:
@@ -159,7 +160,7 @@ class World:
                 at = 0
                 if len(self._replicas) > 1:
                     at = self._router(request, self._replicas)
-                self._replicas[at].deliver(seq)
+                self._replicas[at].deliver(seq, now)
             if not clients.more:
                 for replica in self._replicas:
                     replica.interrupt()
@@ -173,7 +174,7 @@ class World:
                     return
             self._waiting = True
             try:
-                yield Wake(env, upcoming - env.now, 1)
+                yield Wake(env, upcoming - now, 1)
             except simpy.Interrupt:
                 continue
             self._waiting = False

@@ -281,13 +281,23 @@ class StepBuilder:
             done = group.ended()
             for seq in done:
                 group.leave(seq)
+        chunks = self.chunks
         for seq, amount in self.fed.items():
-            if seq.group is not None or seq not in self.chunks:
+            if seq.group is not None or seq not in chunks:
                 continue
-            self._advance(seq, amount * steps)
-            if seq._computed == seq.prompt + seq._produced:
-                self._emit(seq, end)
-                del self.chunks[seq]
+            computed = seq._computed + amount * steps
+            if seq._computed < seq.high_water:
+                seq.recomputed += min(computed, seq.high_water) - seq._computed
+            seq._computed = computed
+            seq.fed += amount * steps
+            if computed == seq.prompt + seq._produced:
+                if seq._produced:
+                    self.stalls.extend((seq.index, end, end - seq.last_token))
+                else:
+                    seq.first_token = end
+                seq.last_token = end
+                seq._produced += 1
+                del chunks[seq]
                 if seq._produced == seq.goal:
                     done.append(seq)
                 else:
@@ -330,8 +340,12 @@ class StepBuilder:
     def _grow_group(self, at: int, n: int) -> None:
         """Give the members that need a block at tick number `at` theirs (`n` of them)."""
         bucket = self.group.growers[at % self._block_size]
-        for seq, block in zip(bucket, self.pool.take(n), strict=True):
-            seq.table.append(block)
+        if n == 1:
+            (seq,) = bucket
+            seq.table += self.pool.take(1)
+        else:
+            for seq, block in zip(bucket, self.pool.take(n), strict=True):
+                seq.table.append(block)
         self.group.table += n
 
     def _grow_chunk(self, seq: Sequence, computed: int) -> None:
@@ -354,21 +368,13 @@ class StepBuilder:
         """Feed everybody by counters if tokens and blocks suffice; else change nothing."""
         group = self.group
         size = 0 if self.group_fed else group.size
-        due = group.due[group.ticks % self._block_size] if size else 0
         if self._members_fed or size > left:
             return False
+        due = group.due[group.ticks % self._block_size] if size else 0
         amounts: list[tuple[Sequence, int]] = []
-        spare = left - size
         if self.chunks:
-            amounts = self._share(most, spare)
-            blocks = due
-            for seq, amount in amounts:
-                short = -(-(seq._computed + amount) // self._block_size) - len(seq.table)
-                if short > 0:
-                    blocks += short
-            if blocks > self.pool.free or (
-                sum(amount for _, amount in amounts) == spare and not self._chunks_last()
-            ):
+            amounts, blocks, cut = self._share(most, left - size)
+            if due + blocks > self.pool.free or (cut and not self._chunks_last()):
                 return False
         elif due > self.pool.free:
             return False
@@ -387,22 +393,25 @@ class StepBuilder:
             self._name_all([(seq, seq._computed, n) for seq, n in amounts], size > 0)
         return True
 
-    def _share(self, most: int, spare: int) -> list[tuple[Sequence, int]]:
-        """What the unfed chunks get of `spare` tokens, one after the other."""
+    def _share(self, most: int, spare: int) -> tuple[list[tuple[Sequence, int]], int, bool]:
+        """What the unfed chunks get of `spare` tokens, one after the other; the blocks that
+        takes; and whether nothing is left, so that the order decides who gets how much."""
         amounts = []
+        blocks = 0
         for seq in self.chunks:
             if seq in self.fed:
                 continue
-            todo = seq.todo
-            amount = min(
-                todo if todo == 1 else min(todo, most),
-                spare,
-                self._max_model_len - seq._computed - 1,
-            )
+            todo = seq.prompt + seq._produced - seq._computed
+            if todo > most and todo > 1:
+                todo = most
+            amount = min(todo, spare, self._max_model_len - seq._computed - 1)
             if amount > 0:
                 amounts.append((seq, amount))
                 spare -= amount
-        return amounts
+                short = -(-(seq._computed + amount) // self._block_size) - len(seq.table)
+                if short > 0:
+                    blocks += short
+        return amounts, blocks, not spare
 
     def _chunks_last(self) -> bool:
         """Whether the chunks were admitted after every group member, and stand in order."""
@@ -501,21 +510,6 @@ class StepBuilder:
         if self.running and need + self._reserve > free:
             return Answer.RESERVE
         return Answer.OK
-
-    def _advance(self, seq: Sequence, amount: int) -> None:
-        recomputed = min(seq._computed + amount, seq.high_water) - seq._computed
-        if recomputed > 0:
-            seq.recomputed += recomputed
-        seq._computed += amount
-        seq.fed += amount
-
-    def _emit(self, seq: Sequence, end: int) -> None:
-        if seq._produced:
-            self.stalls.extend((seq.index, end, end - seq.last_token))
-        else:
-            seq.first_token = end
-        seq.last_token = end
-        seq._produced += 1
 
     def _pause(self, seq: Sequence) -> None:
         self.group.leave(seq)

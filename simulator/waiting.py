@@ -20,7 +20,7 @@ class Lane:
         self._policy = policy
         self._at_head = reentry == "head"
         self._queue: deque[Sequence] | SortedKeyList = deque()
-        self._keyed = False
+        self._keyed: bool | None = None
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -43,36 +43,30 @@ class Lane:
 
     def arrive(self, seq: Sequence) -> None:
         """Queue a new sequence."""
-        if not self._by_key(seq):
+        if self._keyed is None:
+            self._choose(seq)
+        if self._keyed:
+            self._queue.add(seq)  # type: ignore[union-attr]
+        else:
             self._queue.append(seq)
 
     def come_back(self, seq: Sequence) -> None:
         """Queue a preempted sequence: by key, or at the head or tail as the policy says."""
-        if self._by_key(seq):
-            return
-        if self._at_head:
-            assert isinstance(self._queue, deque)
-            self._queue.appendleft(seq)
+        if self._keyed or not self._at_head:
+            self.arrive(seq)
         else:
-            self._queue.append(seq)
+            self._queue.appendleft(seq)  # type: ignore[union-attr]
 
-    def _by_key(self, seq: Sequence) -> bool:
-        if not self._keyed:
-            if self._policy.queue_key(seq) is None:
-                return False
-            self._queue = SortedKeyList(
-                self._queue, key=lambda seq: (self._policy.queue_key(seq), seq.index)
-            )
-            self._keyed = True
-        assert isinstance(self._queue, SortedKeyList)
-        self._queue.add(seq)
-        return True
+    def _choose(self, seq: Sequence) -> None:
+        """A sorted list if the policy's order has keys."""
+        self._keyed = self._policy.queue_key(seq) is not None
+        if self._keyed:
+            self._queue = SortedKeyList(key=lambda seq: (self._policy.queue_key(seq), seq.index))
 
     def remove(self, seq: Sequence) -> None:
         """Take `seq` out, wherever it stands."""
         if not self._keyed and self._queue[0] is seq:
-            assert isinstance(self._queue, deque)
-            self._queue.popleft()
+            self._queue.popleft()  # type: ignore[union-attr]
         else:
             self._queue.remove(seq)
 
