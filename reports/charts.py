@@ -1,0 +1,184 @@
+"""The data of a page's charts: plain lists, drawn by templates/charts.js with uPlot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from reports.latencies import Latencies
+from reports.percentiles import Distribution
+from reports.slots import slots, window
+from reports.timelines import Timeline, timeline
+from reports.units import seconds
+from traces.sla import Sla
+from traces.trace import PS_PER_S
+
+Chart = dict[str, Any]
+STRETCHES = 240
+SLOT_ROWS = 24
+_POINTS = 240
+
+
+def latency_charts(runs: Mapping[str, Latencies], sla: Sla | None) -> list[Chart]:
+    """TTFT and ITL by percentile: one line a run, the SLA as a level."""
+    titles = {"ttft": "Time to first token (TTFT)", "itl": "Gap between tokens (ITL)"}
+    return [_percentile_chart(metric, title, runs, sla) for metric, title in titles.items()]
+
+
+def time_charts(runs: Mapping[str, Latencies]) -> list[Chart]:
+    """What went on over time; zooming one zooms all."""
+    end = max((run.wall for run in runs.values()), default=0) / PS_PER_S
+    lines = {name: timeline(run, STRETCHES, end_s=end) for name, run in runs.items()}
+    coarse = {name: timeline(run, 60, end_s=end) for name, run in runs.items()}
+    found = _one_run(lines[""], coarse[""]) if list(runs) == [""] else _several(lines, coarse)
+    return [chart for chart in found if chart["series"]]
+
+
+def slot_chart(runs: Mapping[str, Latencies], requests: int = 64) -> Chart:
+    """Bars per slot and run, up to the time by which one run has ended so many requests."""
+    end = min((window(run, requests) for run in runs.values()), default=0.0)
+    laid = {name: slots(run, end) for name, run in runs.items()}
+    rows = min(max((one.used for one in laid.values()), default=0), SLOT_ROWS)
+    return {
+        "end": _short(end),
+        "bands": [
+            {
+                "name": name,
+                "rows": min(one.count, rows),
+                "slots": one.count,
+                "used": one.utilisation(rows),
+                "bars": [
+                    [piece.slot, piece.kind, _short(piece.start), _short(min(piece.end, end)),
+                     piece.request]
+                    for piece in one.pieces
+                    if piece.slot < rows and piece.start < end
+                ],
+                "crosses": [
+                    [slot, _short(at)] for slot, at in one.preempted if slot < rows and at <= end
+                ],
+            }
+            for name, one in laid.items()
+        ],
+    }  # fmt: skip
+
+
+def _percentile_chart(
+    metric: str, title: str, runs: Mapping[str, Latencies], sla: Sla | None
+) -> Chart:
+    known = {name: run.distribution(metric) for name, run in runs.items()}
+    count = max((one.count for one in known.values()), default=0)
+    # Nines from 0 to as many as there are samples for, four at most.
+    nines = np.linspace(0, min(max(np.log10(max(count, 2)), 1.0), 4.0), _POINTS)
+    shares = (1 - 10.0**-nines) * 100
+    series: list[Chart] = [
+        {"label": name or metric.upper(), "values": _by_percentile(one, shares), "colour": at,
+         "dash": at if len(runs) > 1 else 0}
+        for at, (name, one) in enumerate(known.items())
+        if one.count
+    ]  # fmt: skip
+    for term in sla or ():
+        if term.metric == metric:
+            level = [_short(term.bound_s)] * _POINTS
+            series.append({"label": f"SLA {term.statistic}", "values": level, "level": True})
+    said = [
+        f"{name + ': ' if name else ''}median {seconds(_s(one, 50))}, P99 {seconds(_s(one, 99))}"
+        for name, one in known.items()
+    ]
+    return {
+        "id": metric,
+        "title": title,
+        "alt": f"{title} by percentile. {'; '.join(said)}.",
+        "x": [float(f"{n:.4f}") for n in nines],
+        "xkind": "nines",
+        "xlabel": "percentile",
+        "ykind": "seconds",
+        "ylabel": f"{metric.upper()} (log scale)",
+        "series": series,
+    }
+
+
+def _by_percentile(known: Distribution, shares: Iterable[float]) -> list[float | None]:
+    ranks = np.ceil(np.round(np.fromiter(shares, float) / 100 * known.count, 9)).astype(np.int64)
+    at = np.searchsorted(known.ranks, ranks.clip(1, known.count))
+    return [_short(value / PS_PER_S) for value in known.values[at].tolist()]
+
+
+def _one_run(line: Timeline, coarse: Timeline) -> list[Chart]:
+    pool = [] if line.used_share is None else [_series("used", line.used_share, 2, fill=True)]
+    return [
+        _chart("rates", "Requests arrived and finished", "requests/s", coarse,
+               [_series("arrived", coarse.arrivals, 7, dash=1),
+                _series("finished", coarse.finishes, 2)]),
+        _chart("population", "Running and waiting", "sequences", line,
+               [_series("running", line.running, 0),
+                _series("waiting", line.waiting, 1, fill=True)]),
+        _chart("pool", "KV pool in use", "share of blocks", line, pool, kind="share"),
+        _chart("batch", "Tokens in a step", "tokens per step", line,
+               [_series("prefill", line.prefill_tokens + line.decodes, 1, fill=True,
+                        shown=line.prefill_tokens),
+                _series("decode", line.decodes, 0, fill=True)]),
+        _chart("preemptions", "Preemptions", "preemptions/s", coarse,
+               [_series("preemptions", coarse.preempted / np.diff(coarse.edges), 4, fill=True)]
+               if line.preempted.any() else []),
+    ]  # fmt: skip
+
+
+def _several(lines: Mapping[str, Timeline], coarse: Mapping[str, Timeline]) -> list[Chart]:
+    first, first_coarse = next(iter(lines.values())), next(iter(coarse.values()))
+
+    def of(source: Mapping[str, Timeline], value: Any) -> list[Chart]:
+        return [
+            _series(name, value(line), at, dash=at)
+            for at, (name, line) in enumerate(source.items())
+        ]
+
+    pooled = all(line.used_share is not None for line in lines.values())
+    evicted = any(line.preempted.any() for line in lines.values())
+    return [
+        _chart("rates", "Requests finished", "requests/s", first_coarse,
+               of(coarse, lambda line: line.finishes)),
+        _chart("running", "Running", "sequences", first, of(lines, lambda line: line.running)),
+        _chart("waiting", "Waiting", "sequences", first, of(lines, lambda line: line.waiting)),
+        _chart("pool", "KV pool in use", "share of blocks", first,
+               of(lines, lambda line: line.used_share) if pooled else [], kind="share"),
+        _chart("preemptions", "Preemptions", "preemptions/s", first_coarse,
+               of(coarse, lambda line: line.preempted / np.diff(line.edges)) if evicted else []),
+    ]  # fmt: skip
+
+
+def _chart(
+    id: str, title: str, ylabel: str, line: Timeline, series: list[Chart], kind: str = "number"
+) -> Chart:
+    peaks = [f"{one['label']} up to {max(one['values'], default=0):.3g}" for one in series]
+    return {
+        "id": id,
+        "title": title,
+        "alt": f"{title} over time ({ylabel}): {', '.join(peaks)}.",
+        "x": [_short(at) for at in line.middle.tolist()],
+        "xkind": "time",
+        "xlabel": "time since the start (s)",
+        "ykind": kind,
+        "ylabel": ylabel,
+        "series": series,
+    }
+
+
+def _series(
+    label: str, values: Any, colour: int, *, dash: int = 0, fill: bool = False, shown: Any = None
+) -> Chart:
+    """`shown`: what hovering says, where it is not the height (stacked areas)."""
+    drawn = [_short(value) for value in values.tolist()]
+    said = {} if shown is None else {"shown": [_short(value) for value in shown.tolist()]}
+    return {"label": label, "values": drawn, "colour": colour, "dash": dash, "fill": fill, **said}
+
+
+def _s(known: Distribution, share: float) -> float | None:
+    value = known.percentile(share)
+    return None if value is None else value / PS_PER_S
+
+
+def _short(value: float) -> float:
+    """Six digits are more than a screen shows; the page stays small."""
+    return float(f"{value:.6g}")
