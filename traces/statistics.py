@@ -116,16 +116,18 @@ def prefix_coverage(trace: Trace) -> float | None:
     """
     if not len(trace.content_stream):
         return None
-    seen: dict[tuple[Segment, ...], int] = {}
+    seen: dict[tuple[tuple[int, int, int], ...], int] = {}
     for index in range(len(trace)):
-        head, left = [], PREFIX
+        # The head as its runs of positions, however they were cut into segments.
+        head: list[tuple[int, int, int]] = []
+        follows, left = (-1, -1), PREFIX
         for segment in trace.content(index):
-            take = min(left, segment.tokens)
-            head.append(Segment(segment.stream, segment.start, take))
-            left -= take
-            if not left:
-                key = tuple(head)
-                seen[key] = seen.get(key, 0) + 1
+            if (segment.stream, segment.start) != follows:
+                head.append((PREFIX - left, segment.stream, segment.start))
+            follows = (segment.stream, segment.start + segment.tokens)
+            left -= segment.tokens
+            if left <= 0:
+                seen[tuple(head)] = seen.get(tuple(head), 0) + 1
                 break
     return max(seen.values(), default=1) / len(trace)
 

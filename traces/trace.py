@@ -106,7 +106,7 @@ class Trace:
             columns |= _columns_of(content)
         given = {"arrival": arrival, "prompt": prompt, "output": output, "declared": declared}
         neutral = {"priority": 0, "tenant": 0, "session": -1, "after": -1}
-        rows = max(np.size(value) for value in given.values())
+        rows = next((len(value) for value in given.values() if np.ndim(value)), 1)
         for name, value in neutral.items():
             given[name] = columns.pop(name, value)
         full: dict[str, Any] = {
