@@ -10,10 +10,14 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from calibration.graphs import CAPTURED
 from calibration.prompts import Prompted, prompt_tokens
 from calibration.runner import Chunk, Runner
 from calibration.sampling import Draw, Sampling
 from calibration.step_time import Done, Row, StepShape
+
+LONGEST_CAPTURED = 32_768
+"""Tokens of context beyond which decode steps run without graphs."""
 
 Listener = Callable[[int, int, str], None]
 """Told of every token at the end of its step: request, token, and how its output ends with it:
@@ -64,16 +68,22 @@ class Measured:
         threads: int = 1,
         dtype: str | None = None,
         attention: str = "auto",
+        eager: bool = False,
     ) -> Measured:
         """An engine for `requests`, its pool of `blocks` to be assigned by the simulator.
 
         `sampling` is one setting for all (default greedy) or a function of the request's index.
-        `seed` fixes weights and prompts. Raises ValueError as `Runner.create` does.
+        `seed` fixes weights and prompts; `eager` captures no CUDA graphs. Raises ValueError as
+        `Runner.create` does.
         """
         runner = Runner.create(
             model=model, device=device, blocks=blocks, block_size=block_size, dtype=dtype,
             seed=seed, clock=clock, threads=threads, attention=attention,
         )  # fmt: skip
+        if device == "cuda" and not eager:
+            longest = min(runner.transformer.model.max_model_len, runner.cache.tokens)
+            runner.capture(CAPTURED, min(longest, LONGEST_CAPTURED))
+        runner.warm_up()
         return cls.on(runner, requests, seed=seed, sampling=sampling, listener=listener)
 
     @classmethod

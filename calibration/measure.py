@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from calibration.graphs import CAPTURED
 from calibration.grid import Limits, Point, anchor, blocks_of, grid, shape_of
 from calibration.hardware import GPUS, Gpu, ModelShape, find_model, pool_tokens
 from calibration.raw import RawHeader, RawRow, append_raw, read_raw, write_raw
@@ -53,6 +55,8 @@ class Measurement:
     threads: int = 1
     clock: str = "cpu"
     seed: int = 0
+    eager: bool = False
+    """On CUDA: capture no graphs."""
     attention: str = "auto"
 
     def __post_init__(self) -> None:
@@ -111,7 +115,7 @@ def measure(
     header = _header(settings, model, dtype, limits)
     done = _already_done(path, header, visits) if path.exists() else 0
     if done < len(visits):
-        bench = Bench(settings, visits)
+        bench = Bench(settings, limits, visits)
         bench.warm_up(visits)
         if not path.exists():
             write_raw(path, header)
@@ -122,17 +126,21 @@ def measure(
 
 
 class Bench:
-    """A runner with a pool of random KV, cut into blocks of any size."""
+    """Runners over one pool of random KV, cut into blocks of each size."""
 
-    def __init__(self, settings: Measurement, visits: list[Visit]) -> None:
+    def __init__(self, settings: Measurement, limits: Limits, visits: list[Visit]) -> None:
         tokens = max(blocks_of(v.point, v.block_size) * v.block_size for v in visits)
-        self.runner = Runner.create(
+        whole = Runner.create(
             model=settings.model, device=settings.device, blocks=tokens, block_size=1,
             dtype=settings.dtype, seed=settings.seed, clock=settings.clock,
             threads=settings.threads, attention=settings.attention,
         )  # fmt: skip
-        for storage in (*self.runner.cache.keys, *self.runner.cache.values):
+        for storage in (*whole.cache.keys, *whole.cache.values):
             storage.normal_()
+        self.runners = {size: whole.recut(size) for size in settings.block_sizes}
+        if sizes := captured_sizes(settings, limits):
+            for runner in self.runners.values():
+                runner.capture(sizes, limits.context)
         self._draw = random.Random(settings.seed)
         self._flush: torch.Tensor | None = None
         if settings.device == "cuda":
@@ -141,9 +149,9 @@ class Bench:
 
     def rows(self, visit: Visit) -> list[RawRow]:
         """Run the visit's step twice, the second time for the table."""
-        whole, size = self.runner.cache, visit.block_size
-        runner = Runner(self.runner.transformer, whole.recut(size), self.runner.stopwatch)
-        chunks = self._chunks(visit.point, size, whole.tokens // size)
+        size = visit.block_size
+        runner = self.runners[size]
+        chunks = self._chunks(visit.point, runner)
         runner.step(chunks)
         if self._flush is not None:
             self._flush.zero_()
@@ -162,15 +170,23 @@ class Bench:
         for visit in (most_tokens, most_held) * 2:
             self.rows(visit)
 
-    def _chunks(self, point: Point, block_size: int, blocks: int) -> list[Chunk]:
-        vocab = self.runner.transformer.model.vocab
-        free = iter(self._draw.sample(range(blocks), blocks_of(point, block_size)))
+    def _chunks(self, point: Point, runner: Runner) -> list[Chunk]:
+        """Random tokens in random blocks."""
+        size, vocab = runner.cache.block_size, runner.transformer.model.vocab
+        free = iter(self._draw.sample(range(runner.cache.blocks), blocks_of(point, size)))
         chunks = []
         for new, cached in point:
             tokens = self._draw.choices(range(vocab), k=new)
-            table = [next(free) for _ in range(-(-(new + cached) // block_size))]
+            table = list(islice(free, blocks_of(((new, cached),), size)))
             chunks.append(Chunk(tokens, cached, table, Draw(Sampling())))
         return chunks
+
+
+def captured_sizes(settings: Measurement, limits: Limits) -> tuple[int, ...]:
+    """Decode batch sizes that are captured as CUDA graphs; none on the CPU or where eager."""
+    if settings.device != "cuda" or settings.eager:
+        return ()
+    return tuple(size for size in CAPTURED if size <= limits.sequences)
 
 
 def default_limits(settings: Measurement, model: ModelShape) -> Limits:
@@ -227,6 +243,7 @@ def _header(settings: Measurement, model: ModelShape, dtype: str, limits: Limits
         pool_tokens=pool,
         max_model_len=model.max_model_len,
         threads=None if cuda else settings.threads,
+        captured=captured_sizes(settings, limits),
     )
 
 

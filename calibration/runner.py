@@ -15,8 +15,9 @@ import torch
 
 from calibration.attention import Batch
 from calibration.clock import CLOCKS, CudaStopwatch, HostStopwatch, Stopwatch
+from calibration.graphs import DecodeGraphs
 from calibration.hardware import find_model
-from calibration.sampling import Draw, sample
+from calibration.sampling import Draw, Sampling, sample
 from calibration.transformer import KvCache, Transformer
 
 DTYPES = {
@@ -52,6 +53,7 @@ class Runner:
 
     def __init__(self, transformer: Transformer, cache: KvCache, stopwatch: Stopwatch) -> None:
         self.transformer, self.cache, self.stopwatch = transformer, cache, stopwatch
+        self._graphs: DecodeGraphs | None = None
 
     @classmethod
     def create(
@@ -83,6 +85,25 @@ class Runner:
             transformer, cache, CudaStopwatch() if device == "cuda" else HostStopwatch(clock)
         )
 
+    def recut(self, block_size: int) -> Runner:
+        """The same weights and storage, in blocks of another size; nothing is captured."""
+        return Runner(self.transformer, self.cache.recut(block_size), self.stopwatch)
+
+    def capture(self, sizes: Sequence[int], max_context: int) -> None:
+        """From now on run decode steps of up to max(sizes) sequences as CUDA graphs."""
+        self._graphs = DecodeGraphs(self.transformer, self.cache, sizes, max_context)
+
+    def warm_up(self) -> None:
+        """Run a prefill and a decode, so that the first real step finds all in its place.
+
+        Writes into the first blocks: do it before they mean anything.
+        """
+        table = range(min(-(-128 // self.cache.block_size), self.cache.blocks))
+        length = len(table) * self.cache.block_size
+        for _ in range(2):
+            self.step([Chunk([0] * length, 0, table, Draw(Sampling()))])
+            self.step([Chunk([0], length - 1, table, Draw(Sampling()))])
+
     def step(self, chunks: Sequence[Chunk]) -> Outcome:
         """Feed every chunk, write its KV through its block table, sample where asked.
 
@@ -106,7 +127,11 @@ class Runner:
                 draws.append(chunk.draw)
         rows = torch.tensor(ends, dtype=torch.int64, device=device)
         self.stopwatch.launch()
-        logits = self.transformer.forward(tokens, batch, self.cache, rows)
+        logits = self._graphs.forward(tokens, batch) if self._graphs else None
+        if logits is None:
+            logits = self.transformer.forward(tokens, batch, self.cache, rows)
+        elif len(ends) < len(tokens):
+            logits = logits[rows]
         sampled: list[int] = sample(logits, draws).tolist() if draws else []
         if not draws and device == "cuda":
             torch.cuda.current_stream().synchronize()

@@ -44,9 +44,13 @@ class KvCache:
         return self.keys[0].shape[1]
 
     @property
+    def blocks(self) -> int:
+        return self.keys[0].shape[0]
+
+    @property
     def tokens(self) -> int:
         """Token slots."""
-        return self.keys[0].shape[0] * self.block_size
+        return self.blocks * self.block_size
 
     def recut(self, block_size: int) -> KvCache:
         """The same storage in blocks of another size; slots that fill no block are left out."""

@@ -29,6 +29,7 @@ def measure(
     ] = "cpu",
     passes: Annotated[int, typer.Option(min=1, help="Times each step of the grid is timed.")] = 5,
     quick: Annotated[bool, typer.Option("--quick", help="A third of the grid, 2 passes.")] = False,
+    eager: Annotated[bool, typer.Option("--eager", help="On cuda: capture no graphs.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of weights, random mixes and order.")] = 0,
 ) -> None:
     """Time decode, prefill and mixed steps of a real decoder over a grid; save the raw table.
@@ -48,6 +49,7 @@ def measure(
         quick=quick,
         threads=threads,
         clock=clock,
+        eager=eager,
         seed=seed,
     )
     try:
