@@ -60,13 +60,18 @@ app.add_typer(policy.app, name="policy")
 
 
 def main() -> None:
-    """Run the command line; ends the process with 0, 1 (failed), 2 (wrong input) or 130."""
-    sys.exit(_main())
+    """The command `batchlab`: ends the process with the exit code of `run`."""
+    sys.exit(run())
 
 
-def _main() -> int:
+def run(args: list[str] | None = None) -> int:
+    """Run a command line (default: the process's own) to its exit code; never raises.
+
+    0 = done, 1 = the run or the SLA failed, 2 = wrong input, 130 = interrupted. What is wrong
+    is said in one line on stderr.
+    """
     try:
-        code = app(standalone_mode=False)
+        code = app(args, prog_name="batchlab", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -74,10 +79,16 @@ def _main() -> int:
     except (ValueError, OSError) as error:  # pydantic's errors are ValueErrors
         complain(_one_line(error))
         return FAILED if _broke_a_law(error) else WRONG_INPUT
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        complain("this needs torch: pip install 'batchlab[calibrate]'")
+        return WRONG_INPUT
     except Exception as error:
         # click's own errors: typer ships its own copy of click, so there is no class to name.
         if hasattr(error, "format_message"):
-            complain(error.format_message())
+            if said := error.format_message():  # nothing where help was shown instead
+                complain(said)
             return WRONG_INPUT
         if os.environ.get("BATCHLAB_TRACEBACK"):
             raise
