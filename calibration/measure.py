@@ -190,21 +190,11 @@ def captured_sizes(settings: Measurement, limits: Limits) -> tuple[int, ...]:
 
 
 def default_limits(settings: Measurement, model: ModelShape) -> Limits:
-    """The range that model and memory of the device allow.
-
-    Raises ValueError where the weights do not fit.
-    """
+    """The range that model and memory of the device allow."""
     if settings.device == "cuda":
         most, pool = CUDA_LIMITS, pool_tokens(_gpu(), model)
     else:
         most, pool = CPU_LIMITS, CPU_POOL_BYTES // model.kv_bytes_per_token("fp32")
-        needed = model.weight_bytes("fp32") + CPU_POOL_BYTES
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        if needed > memory:
-            raise ValueError(
-                f"model {model.name} needs {needed / 2**30:.1f} GiB for weights and KV, "
-                f"this machine has {memory / 2**30:.1f}"
-            )
     return replace(most, context=min(most.context, model.max_model_len), held=min(most.held, pool))
 
 

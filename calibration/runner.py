@@ -7,6 +7,7 @@ profile is what a run executes.
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,7 +17,7 @@ import torch
 from calibration.attention import Batch
 from calibration.clock import CLOCKS, CudaStopwatch, HostStopwatch, Stopwatch
 from calibration.graphs import DecodeGraphs
-from calibration.hardware import find_model
+from calibration.hardware import ModelShape, find_model
 from calibration.sampling import Draw, Sampling, sample
 from calibration.transformer import KvCache, Transformer
 
@@ -71,10 +72,12 @@ class Runner:
     ) -> Runner:
         """Weights of `model` and a pool of `blocks` on `device`; torch gets `threads` threads.
 
-        Raises ValueError for an unknown model, and as `check_settings` does.
+        Raises ValueError for an unknown model, for one that the device's memory cannot hold, and
+        as `check_settings` does.
         """
         dtype = check_settings(device=device, dtype=dtype, clock=clock, threads=threads)
         shape = find_model(model)
+        _check_memory(shape, device, dtype, blocks * block_size)
         torch.set_num_threads(threads)
         _keep_memory()
         transformer = Transformer(
@@ -156,6 +159,20 @@ def check_settings(*, device: str, dtype: str | None, clock: str, threads: int) 
     if dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r} is unknown, expected one of {', '.join(DTYPES)}")
     return dtype
+
+
+def _check_memory(model: ModelShape, device: str, dtype: str, tokens: int) -> None:
+    """Refuse what would end in the middle of building it, or in the kernel killing us."""
+    needed = model.weight_bytes(dtype) + tokens * model.kv_bytes_per_token(dtype)
+    if device == "cuda":
+        memory = torch.cuda.mem_get_info()[1]
+    else:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory:
+        raise ValueError(
+            f"model {model.name} in {dtype} needs {needed / 2**30:.1f} GiB for weights and "
+            f"{tokens} tokens of KV, the device has {memory / 2**30:.1f}"
+        )
 
 
 def _keep_memory() -> None:

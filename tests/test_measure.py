@@ -159,5 +159,5 @@ def test_impossible_settings_are_refused_and_leave_no_file(tmp_path, wrong, mess
 def test_a_model_larger_than_memory_is_refused_before_it_is_built(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sysconf", lambda name: 2**16)
     whole = dataclasses.replace(SETTINGS, model="llama-3.1-8b", limits=None)
-    with pytest.raises(ValueError, match=r"llama-3.1-8b needs .* GiB"):
+    with pytest.raises(ValueError, match=r"llama-3.1-8b in fp32 needs .* GiB"):
         measure(whole, tmp_path / "raw.csv")
