@@ -169,9 +169,7 @@ def _why(split: list[Band]) -> str:
     tail = split[-1]
     cause = tail.largest()
     part = units.share(tail.parts[cause] / tail.total)
-    return (
-        f"For the slowest 1 %, {part} of TTFT is {CAUSES[cause].replace('waiting:', 'waiting –')}."
-    )
+    return f"For the slowest 1 %, {part} of TTFT is “{CAUSES[cause]}”."
 
 
 def _slowest(run: Latencies) -> list[dict[str, Any]]:

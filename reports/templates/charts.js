@@ -27,17 +27,17 @@
     time: (v) => (v == null ? "–" : digits(v) + " s"),
     nines: (v) => (v == null ? "–" : "P" + percentile(v)),
   };
-  const NINES = [0, Math.log10(2), 1, 2, 3, 4];
+  const NINES = [Math.log10(2), 1, 2, 3, 4];
   const sync = uPlot.sync("time");
 
   function options(chart, width) {
     const axis = { stroke: css("--soft"), grid: { stroke: css("--grid"), width: 1 },
       ticks: { stroke: css("--grid"), width: 1 }, font: "12px system-ui, sans-serif",
-      labelFont: "12px system-ui, sans-serif", labelSize: 18 };
+      labelFont: "12px system-ui, sans-serif", labelSize: 18, labelGap: 2 };
     const log = chart.ykind === "seconds";
     const short = (v) => trimmed(digits(v));
-    const x = { ...axis, label: chart.xlabel };
-    const y = { ...axis, label: chart.ylabel, size: 62 };
+    const x = { ...axis, label: chart.xlabel, size: 28, gap: 3 };
+    const y = { ...axis, label: chart.ylabel, size: 58 };
     if (chart.xkind === "nines") {
       x.splits = (u, i, min, max) => NINES.filter((v) => v >= min - 1e-9 && v <= max + 1e-9);
       x.values = (u, splits) => splits.map((v) => (v == null ? "" : percentile(v) + " %"));
@@ -45,7 +45,7 @@
     if (log) y.values = (u, splits) => splits.map((v) => (v == null ? null : seconds(v, short)));
     else y.values = (u, splits) => splits.map(chart.ykind === "share" ? (v) => Math.round(v * 100) + " %" : short);
     return {
-      width, height: Math.min(300, Math.max(210, width * 0.42)),
+      width, height: 250, padding: [10, 26, 0, 0],
       scales: {
         x: { time: false },
         y: log ? { distr: 3 } : { range: (u, min, max) => [0, chart.ykind === "share" ? Math.max(1, max) : max * 1.08 || 1] },
@@ -93,15 +93,13 @@
       return plot;
     };
     let plot = make();
-    drawn.push({
-      fit: () => plot.setSize({ width: place.clientWidth, height: plot.height }),
-      redraw: () => { plot.destroy(); plot = make(); },
-    });
+    new ResizeObserver(() => {
+      if (place.clientWidth !== plot.width) plot.setSize({ width: place.clientWidth, height: plot.height });
+    }).observe(place);
+    drawn.push(() => { plot.destroy(); plot = make(); });
   }
   data.charts.forEach(draw);
-  let waiting = 0;
-  addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(() => drawn.forEach((c) => c.fit()), 120); });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawn.forEach((c) => c.redraw()));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawn.forEach((redraw) => redraw()));
 
   // The slot timeline: what is empty is wasted. A playhead uncovers it and counts along.
   const SVG = "http://www.w3.org/2000/svg";
