@@ -178,12 +178,12 @@ def test_bailian_chats_become_sessions(write: Write) -> None:
             "splitwise",
             "request_id,request_type,application_id,arrival_timestamp,batch_size,prompt_size,"
             "token_size\n0,2,0,1,1,4096,32\n1,2,0,3.5,1,2048,8\n",
-            [(1.0, 4096, 32), (3.5, 2048, 8)],
+            [(0.0, 4096, 32), (2.5, 2048, 8)],
         ),
         (
             "vidur",
             "arrived_at,num_prefill_tokens,num_decode_tokens\n0.25,100,7\n1.5,20,9\n",
-            [(0.25, 100, 7), (1.5, 20, 9)],
+            [(0.0, 100, 7), (1.25, 20, 9)],
         ),
         (
             "vidur",
@@ -207,8 +207,9 @@ def test_bailian_chats_become_sessions(write: Write) -> None:
         ),
         (
             "llmservingsim",
-            '{"input_toks":2,"output_toks":3,"arrival_time_ns":46926808}\n',
-            [(0.046926808, 2, 3)],
+            '{"input_toks":2,"output_toks":3,"arrival_time_ns":46926808}\n'
+            '{"input_toks":4,"output_toks":5,"arrival_time_ns":46926809}\n',
+            [(0.0, 2, 3), (1e-9, 4, 5)],
         ),
         (
             "inference-perf",
@@ -399,6 +400,30 @@ def test_f3_a_clock_of_a_day_that_starts_again_twice(write: Write) -> None:
     refused(file, "line 3: arrival drops from 86399 to 5")
     trace = read_trace(file, unwrap=True)
     assert seconds(trace) == [86399, 86405, 172700, 172801]
+
+
+def test_f3_a_clock_that_starts_again_among_rows_out_of_order(write: Write) -> None:
+    file = write(plain("86000,1,1", "85990,2,1", "86399,3,1", "5,4,1", "3,5,1"))
+    refused(file, "line 5: arrival drops from 86399 to 5")
+    trace = read_trace(file, unwrap=True)
+    assert trace.prompt.tolist() == [2, 1, 3, 5, 4]
+
+
+def test_a_shuffled_day_is_shuffled_and_no_clock_that_starts_again(write: Write) -> None:
+    file = write(plain("86399,1,1", "5,2,1", "70000,3,1", "20,4,1"))
+    assert read_trace(file).prompt.tolist() == [2, 4, 3, 1]
+
+
+def test_keys_that_only_later_rows_have_count_too(write: Write) -> None:
+    text = (
+        '{"arrival": 0, "prompt": 1, "output": 1}\n'
+        '{"arrival": 1, "prompt": 1, "output": 1, "priority": 4}\n'
+    )
+    assert read_trace(write(text, "t.jsonl")).priority.tolist() == [0, 4]
+
+
+def test_two_columns_of_one_name_are_refused(write: Write) -> None:
+    refused(write("arrival,prompt,Prompt,output\n0,1,2,3\n"), "two columns are called Prompt")
 
 
 # F4, F5, names

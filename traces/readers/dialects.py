@@ -119,7 +119,6 @@ DIALECTS = (
         prompt="prompt_size",
         output="token_size",
         also={"label": "request_id"},
-        own_zero=True,
     ),
     Dialect(
         name="vidur",
@@ -127,7 +126,6 @@ DIALECTS = (
         arrival="arrived_at",
         prompt="num_prefill_tokens",
         output="num_decode_tokens",
-        own_zero=True,
     ),
     Dialect(
         name="vidur",
@@ -141,7 +139,6 @@ DIALECTS = (
         about="LLMServingSim: nanoseconds, token ids",
         arrival="arrival_time_ns",
         clock="ns",
-        own_zero=True,
         prompt="input_toks",
         output="output_toks",
         ids="input_tok_ids",

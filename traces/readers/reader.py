@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from traces.readers.dialects import Dialect, choose, lift
 from traces.readers.identity import ids_fit, segments, token_segments
+from traces.readers.optional import labels, own_content, sessions, tenants
 from traces.readers.source import read_text
-from traces.readers.table import Table, fold, read_table
+from traces.readers.table import Table, read_table
 from traces.readers.ticks import spread, tick_note
 from traces.readers.values import MAX_PS, MAX_TOKENS, Mask, seconds_or_dates, tokens, whole
 from traces.select import roots, select
@@ -70,7 +70,6 @@ def read_trace(
         table = _lifted(table)
     if not table.rows:
         raise ValueError(f"{path}: a header and no rows")
-    have = {fold(key) for key in table.keys}
 
     prompt_values, output_values = table.column(form.prompt), table.column(form.output)
     prompt, prompt_bad = tokens(prompt_values)
@@ -81,15 +80,15 @@ def read_trace(
         _Fault(output_bad, form.output, output_values, count),
     ]
     notes: list[str] = []
-    after, fault = _numbers(table, form, have, "after", -1, -1)
+    after, fault = _numbers(table, form, "after", -1, -1)
     too_late = after >= np.arange(table.rows)
     faults.append(replace(fault, rows=fault.rows | too_late, expected="an earlier row, from 0"))
     arrival = _arrivals(table, form, faults, unwrap, notes)
-    declared, fault = _numbers(table, form, have, "declared", 0, 0)
+    declared, fault = _numbers(table, form, "declared", 0, 0)
     faults.append(fault)
-    priority, fault = _numbers(table, form, have, "priority", 0, -(2**31))
+    priority, fault = _numbers(table, form, "priority", 0, -(2**31))
     faults.append(fault)
-    ids = table.column(form.ids) if form.ids and fold(form.ids) in have else None
+    ids = table.column(form.ids) if form.ids and table.has(form.ids) else None
     if ids is not None:
         expected = "one id for each token" if form.unit == 1 else f"one for {form.unit} tokens each"
         odd = ~ids_fit(ids, prompt, form.unit) & ~prompt_bad
@@ -101,8 +100,7 @@ def read_trace(
 
     kept, dropped = _sound(table, faults, drop_invalid)
     notes += dropped
-    session = _sessions(table, form, have)
-    tenant, tenants = _tenants(table, form, have)
+    tenant, names = tenants(table, form)
     trace = Trace.of(
         arrival,
         prompt,
@@ -110,21 +108,21 @@ def read_trace(
         declared,
         priority=priority,
         tenant=tenant,
-        tenants=tenants,
-        session=session,
+        tenants=names,
+        session=sessions(table, form),
         after=np.where(too_late, -1, after),
-        labels=_labels(table, form, have),
+        labels=labels(table, form),
         source=f"{path.name} ({form.name})",
     )
-    if form.name == "plain" and "content" in have:
-        trace = replace(trace, **_own_content(table))
+    if form.name == "plain" and table.has("content"):
+        trace = replace(trace, **own_content(table))
     if not kept.all():
         trace, ids = _without(trace, kept, ids, notes)
     if ids is not None:
         known = token_segments(ids) if form.unit == 1 else segments(ids, trace.prompt, form.unit)
         trace = replace(trace, **known)
     trace = _in_order(table, trace, form, notes)
-    notes += [text for key, text in form.unused.items() if fold(key) in have]
+    notes += [text for key, text in form.unused.items() if table.has(key)]
     if form.arrival is None:
         notes.append("no times recorded: every request arrives at time 0")
     elif spread_ticks:
@@ -136,10 +134,10 @@ def read_trace(
 
 
 def _numbers(
-    table: Table, form: Dialect, have: set[str], name: str, neutral: int, least: int
+    table: Table, form: Dialect, name: str, neutral: int, least: int
 ) -> tuple[Ints, _Fault]:
     theirs = form.also.get(name)
-    if theirs is None or fold(theirs) not in have:
+    if theirs is None or not table.has(theirs):
         nothing = np.zeros(table.rows, dtype=np.bool_)
         return np.full(table.rows, neutral, dtype=np.int64), _Fault(nothing, name, (), "")
     values = table.column(theirs)
@@ -189,17 +187,20 @@ def _turns(
     for period, name in PERIODS_S.items():
         full, near = period * PS_PER_S, period * PS_PER_S // 50
         high, low = clock[before], clock[drops]
-        if not ((high >= full - near) & (high <= full) & (low <= near)).all():
+        starts = (high >= full - near) & (high <= full) & (low <= near)
+        # Rows out of order drop by less, or from and to anywhere.
+        if not starts.any() or ((high - low > full // 2) & ~starts).any():
             continue
+        before, again = before[starts], drops[starts]
         if not unwrap:
-            values, row = table.column(form.arrival or ""), int(drops[0])
+            values, row = table.column(form.arrival or ""), int(again[0])
             raise ValueError(
                 f"{table.path} {table.place(row)}: {form.arrival} drops from "
                 f"{values[before[0]]} to {values[row]}, expected times that go on; it looks like "
                 f"a clock that starts again after a {name}: --unwrap lets it go on"
             )
-        notes.append(f"the clock starts again {len(drops)} times: counted on by a {name} each time")
-        return np.searchsorted(drops, np.arange(table.rows), side="right").astype(object) * full
+        notes.append(f"the clock starts again {len(again)} times: counted on by a {name} each time")
+        return np.searchsorted(again, np.arange(table.rows), side="right").astype(object) * full
     return np.zeros(table.rows, dtype=np.int64)
 
 
@@ -243,76 +244,6 @@ def _in_order(table: Table, trace: Trace, form: Dialect, notes: list[str]) -> Tr
         "equal times as in the file"
     )
     return select(trace, np.argsort(sent, kind="stable"))
-
-
-def _sessions(table: Table, form: Dialect, have: set[str]) -> Ints | int:
-    if parents := form.also.get("parent"):
-        return _chats(table.column(form.also["label"]), table.column(parents))
-    theirs = form.also.get("session")
-    if theirs is None or fold(theirs) not in have:
-        return -1
-    values = table.column(theirs)
-    numbers, bad = whole([-1 if value is None or value == "" else value for value in values])
-    if not bad.any():
-        return numbers
-    names = pd.Series([None if value is None or value == "" else str(value) for value in values])
-    return np.asarray(pd.factorize(names)[0], dtype=np.int64)
-
-
-def _chats(chats: list[Any], parents: list[Any]) -> Ints:
-    """Turns name their chat and the chat they continue: a session is a whole chain of them."""
-    session: dict[Any, int] = {}
-    result = []
-    for number, (chat, parent) in enumerate(zip(chats, parents, strict=True)):
-        session[chat] = session.get(parent, session.get(chat, number))
-        result.append(session[chat])
-    return np.array(result, dtype=np.int64)
-
-
-def _tenants(table: Table, form: Dialect, have: set[str]) -> tuple[Ints | int, tuple[str, ...]]:
-    theirs = form.also.get("tenant")
-    if theirs is None or fold(theirs) not in have:
-        return 0, ("",)
-    values = ["" if value is None else str(value) for value in table.column(theirs)]
-    codes, names = pd.factorize(np.array(values, dtype=object))
-    return np.asarray(codes, dtype=np.int64), tuple(map(str, names))
-
-
-def _labels(table: Table, form: Dialect, have: set[str]) -> tuple[str, ...]:
-    theirs = form.also.get("label")
-    if theirs is None or fold(theirs) not in have:
-        return ()
-    return tuple("" if value is None else str(value) for value in table.column(theirs))
-
-
-def _own_content(table: Table) -> dict[str, Any]:
-    """Segments as `traces.write` writes them: [[stream, start, tokens], …] a row."""
-    flat: list[list[int]] = []
-    offsets = [0]
-    for row, pieces in enumerate(table.column("content")):
-        pieces = [] if pieces is None else pieces
-        sound = isinstance(pieces, list) and all(
-            isinstance(piece, list)
-            and [type(part) for part in piece] == [int] * 3
-            and -table.rows <= piece[0] < 2**62
-            and 0 <= piece[1] < 2**62
-            and 0 < piece[2] <= MAX_TOKENS
-            for piece in pieces
-        )
-        if not sound:
-            raise ValueError(
-                f"{table.path} {table.place(row)}: content {str(pieces)[:60]}, expected "
-                "[[stream, start, tokens], …]"
-            )
-        flat += pieces
-        offsets.append(len(flat))
-    columns = np.array(flat, dtype=np.int64).reshape(-1, 3)
-    return {
-        "content_offsets": np.array(offsets, dtype=np.int64),
-        "content_stream": columns[:, 0].copy(),
-        "content_start": columns[:, 1].copy(),
-        "content_tokens": columns[:, 2].copy(),
-    }
 
 
 def _lifted(table: Table) -> Table:

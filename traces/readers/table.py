@@ -29,6 +29,10 @@ class Table:
     place: Callable[[int], str]
     """Where a row is, for people: "line 7"."""
 
+    def has(self, name: str) -> bool:
+        """Whether there is a column of this name."""
+        return fold(name) in map(fold, self.keys)
+
 
 def read_table(path: Path, text: str) -> Table:
     """Tell CSV, JSON lines and a JSON list apart, and read the rows.
@@ -47,9 +51,9 @@ def fold(key: str) -> str:
 
 
 def _csv(path: Path, text: str) -> Table:
-    header_line, header = next(_csv_rows(text, separator := _separator(text)))
-    del header_line
+    _, header = next(_csv_rows(text, separator := _separator(text)))
     keys = tuple(name.strip() for name in header)
+    names = _names(path, keys)
     frame = _frame(text, separator, len(keys))
     if frame is None:
         # Something is uneven: the plain reader finds out what, and on which line.
@@ -71,7 +75,7 @@ def _csv(path: Path, text: str) -> Table:
         count = len(frame)
 
     def column(name: str) -> list[Any]:
-        at = [fold(key) for key in keys].index(fold(name))
+        at = keys.index(names[fold(name)])
         return columns[at] if frame is None else frame.iloc[:, at].tolist()
 
     def place(row: int) -> str:
@@ -80,6 +84,16 @@ def _csv(path: Path, text: str) -> Table:
         return f"line {next(line for number, (line, _) in enumerate(rows) if number == row)}"
 
     return Table(path=path, keys=keys, rows=count, column=column, place=place)
+
+
+def _names(path: Path, keys: tuple[str, ...]) -> dict[str, str]:
+    """Columns by the name they are compared by. Raises ValueError where two have the same."""
+    names: dict[str, str] = {}
+    for key in keys:
+        if fold(key) in names and fold(key):
+            raise ValueError(f"{path}: two columns are called {key}")
+        names[fold(key)] = key
+    return names
 
 
 def _separator(text: str) -> str:
@@ -148,8 +162,8 @@ def _json_list(path: Path, text: str) -> Table:
 
 
 def _entries(path: Path, entries: list[dict[str, Any]], place: Callable[[int], str]) -> Table:
-    keys = tuple(entries[0]) if entries else ()
-    names = {fold(key): key for entry in entries for key in entry}
+    keys = tuple(dict.fromkeys(key for entry in entries for key in entry))
+    names = _names(path, keys)
 
     def column(name: str) -> list[Any]:
         key = names.get(fold(name), name)
