@@ -26,7 +26,7 @@ from calibration.profile import ClassErrors, Cost, Errors, Measured, Parts, Prof
 from calibration.raw import SHAPE, RawHeader
 from calibration.solve import Form, solve
 
-TABLE_POINTS = {"decode": 30, "prefill": 60}
+TABLE_POINTS = {"decode": 20, "prefill": 70}
 """Distinct shapes without and with prefill from which on g is a table."""
 LEAST_POINTS = 20
 ENGINE_CLOCK = "engine steps"

@@ -187,6 +187,18 @@ def read_raw(path: Path | str) -> RawTable:
     return RawTable(header, rows.reset_index(drop=True))
 
 
+def read_text(path: Path) -> str:
+    """The text of a file, unpacked where it ends in .gz. Raises ValueError in one line."""
+    try:
+        if path.suffix == ".gz":
+            with gzip.open(path, "rt", encoding="utf-8") as file:
+                return file.read()
+        return path.read_text(encoding="utf-8")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"{path}: cannot be read as text: {reason}") from None
+
+
 def _header(path: Path, line: str) -> RawHeader:
     wanted = "'# ' and a JSON object with the header of the raw table"
     if not line.startswith("#"):

@@ -108,7 +108,7 @@ class _Columns:
 
 def solve(points: pd.DataFrame, form: Form, captured: tuple[int, ...]) -> Cost:
     both = points[points["kind"] == "mixed"]
-    mixed = len(both) >= MIXED_POINTS and both["decodes"].nunique() >= 3 and form == "table"
+    mixed = len(both) >= MIXED_POINTS and both["decodes"].nunique() >= 3
     columns = _Columns(points, captured, mixed)
     if form == "table":
         knots = knots_for(points)

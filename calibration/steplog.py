@@ -18,7 +18,6 @@ once, else until the update ends), `wall` or `cpu` of the forward pass alone.
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from typing import Any
 
 import pandas as pd
 
-from calibration.raw import RawRow, shape_of
+from calibration.raw import RawRow, read_text, shape_of
 from calibration.step_time import StepShape
 
 CLOCKS = ("step", "wall", "cpu")
@@ -50,10 +49,7 @@ def read_step_log(path: Path | str, clock: str = "step") -> StepLog:
     path = Path(path)
     if clock not in CLOCKS:
         raise ValueError(f"clock {clock!r}, expected one of {', '.join(CLOCKS)}")
-    try:
-        text = (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8").read()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: cannot be read as text: {error}") from None
+    text = read_text(path)
     config: dict[str, Any] = {}
     if text.lstrip().startswith("{"):
         try:

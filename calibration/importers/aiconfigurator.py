@@ -13,12 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import isotonic_regression
 
 from calibration.errors import errors_by_class, predicted_seconds
 from calibration.fit import ranges
 from calibration.importers.attention import fit_attention
 from calibration.importers.composed import Configuration, composed_profile, monotone, moved
-from calibration.profile import Errors, Profile, Table
+from calibration.profile import Cost, Errors, Profile, Table
 from calibration.raw import RawRow, shape_of
 
 MS = 1e-3
@@ -32,6 +33,14 @@ COLUMNS = {
         "step_ms",
     ),
 }  # fmt: skip
+
+
+ATTENTION_SHARE = 0.15
+"""Share of a mixed step up to which its attention leaves its projections readable."""
+MEASURED_WEIGHT = 20.0
+"""How much a token count of the source's own grid counts against one read off a mixed step."""
+BEND = 0.015
+MOST_KNOTS = 80
 
 
 @dataclass(frozen=True)
@@ -81,33 +90,63 @@ def grid_of(decode: pd.DataFrame, prefill: pd.DataFrame, mixed: pd.DataFrame) ->
 
 
 def grid_profile(grid: Grid, of: Configuration) -> Profile:
-    """Fit a grid and state its errors on all of it; mixed rows take no part in the fit."""
-    (g, g_raw), (h, h_raw) = _tables(grid)
-    rows = grid.rows
-    pure = rows.iloc[: len(grid.parts)]
+    """Fit a grid and state its errors on all of it."""
+    rows, pure = grid.rows, grid.rows.iloc[: len(grid.parts)]
     attention = fit_attention(
         pure, grid.parts["attention"].to_numpy(), pure["seconds"].to_numpy(dtype=float)
     )
+    heads = grid.parts["head"].groupby(pure["chunks"] + pure["decodes"]).mean().sort_index()
+    h_raw = heads.to_numpy()
+    h = monotone([int(sequences) for sequences in heads.index], h_raw)
+    g, g_raw = _projections(grid, attention.model_copy(update={"h": h}))
     cost = attention.model_copy(update={"g": g, "h": h})
     errors = Errors(
         fit=errors_by_class(rows, predicted_seconds(cost.step_time(), rows)),
-        note=moved(g=(g, g_raw), h=(h, h_raw)) + "; attention fitted on decode and prefill steps",
+        note=moved(g=(g, g_raw), h=(h, h_raw)) + "; attention fitted on decode and prefill steps, "
+        "g also on mixed steps with little attention",
     )
     return composed_profile(of, cost, ranges(rows), errors)
 
 
-def _tables(grid: Grid) -> list[tuple[Table, np.ndarray]]:
-    """g and h, monotone, with their values before."""
-    fitted = grid.rows.iloc[: len(grid.parts)]
-    heads = pd.DataFrame(
-        {"tokens": fitted["chunks"] + fitted["decodes"], "seconds": grid.parts["head"]}
+def _projections(grid: Grid, others: Cost) -> tuple[Table, np.ndarray]:
+    """g, and its values before they were made monotone.
+
+    Kernels jump just past tile edges, which a coarse grid does not show: what attention and head
+    leave of mixed steps fills the gaps where that is most of the step.
+    """
+    mixed = grid.rows.iloc[len(grid.parts) :]
+    apart = predicted_seconds(others.step_time(), mixed)
+    clear = apart < ATTENTION_SHARE * mixed["seconds"]
+    filling = pd.DataFrame(
+        {
+            "tokens": (mixed["prefill_tokens"] + mixed["decodes"])[clear],
+            "seconds": (mixed["seconds"] - apart)[clear],
+            "weight": 1.0,
+        }
     )
-    tables = []
-    for frame in grid.rest, heads:
-        means = frame.groupby("tokens")["seconds"].mean().sort_index()
-        raw = means.to_numpy()
-        tables.append((monotone([int(x) for x in means.index], raw), raw))
-    return tables
+    points = pd.concat([grid.rest.assign(weight=MEASURED_WEIGHT), filling])
+    points["product"] = points["seconds"] * points["weight"]
+    sums = points.groupby("tokens")[["product", "weight"]].sum().sort_index()
+    tokens, weight = sums.index.to_numpy(dtype=int), sums["weight"].to_numpy()
+    raw = sums["product"].to_numpy() / weight
+    seconds = isotonic_regression(raw, weights=weight / raw**2).x
+    knots = _bends(tokens, seconds)
+    table = Table(
+        knots=tuple(int(n) for n in tokens[knots]),
+        seconds=tuple(float(s) for s in seconds[knots]),
+    )
+    return table, raw[knots]
+
+
+def _bends(x: np.ndarray, y: np.ndarray) -> list[int]:
+    """The fewest points, by greed, whose polyline stays within BEND of all."""
+    kept = [0, len(x) - 1]
+    while len(kept) < MOST_KNOTS:
+        off = np.abs(np.interp(x, x[kept], y[kept]) / y - 1)
+        if off.max() < BEND:
+            break
+        kept = sorted({*kept, int(off.argmax())})
+    return kept
 
 
 def _columns(frame: pd.DataFrame, kind: str, last: str) -> zip[tuple[int, ...]]:
