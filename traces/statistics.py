@@ -5,12 +5,16 @@ Percentiles are by nearest rank: values that occurred.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from traces.trace import PS_PER_S, Ints, Segment, Trace
+from traces.trace import PS_PER_S, Ints, Trace
+
+Piece = tuple[int, int, int]
+"""Stream, start and tokens of a segment."""
 
 HEAVY_TAIL, NARROW_TAIL = 10, 5
 """P99 over mean of the outputs: heavy from the one on, narrow below the other (exponential
@@ -117,15 +121,15 @@ def prefix_coverage(trace: Trace) -> float | None:
     if not len(trace.content_stream):
         return None
     seen: dict[tuple[tuple[int, int, int], ...], int] = {}
-    for index in range(len(trace)):
+    for _, content in _contents(trace):
         # The head as its runs of positions, however they were cut into segments.
         head: list[tuple[int, int, int]] = []
         follows, left = (-1, -1), PREFIX
-        for segment in trace.content(index):
-            if (segment.stream, segment.start) != follows:
-                head.append((PREFIX - left, segment.stream, segment.start))
-            follows = (segment.stream, segment.start + segment.tokens)
-            left -= segment.tokens
+        for stream, start, tokens in content:
+            if (stream, start) != follows:
+                head.append((PREFIX - left, stream, start))
+            follows = (stream, start + tokens)
+            left -= tokens
             if left <= 0:
                 seen[tuple(head)] = seen.get(tuple(head), 0) + 1
                 break
@@ -141,14 +145,20 @@ def prefix_reuse(trace: Trace) -> float | None:
         return None
     tree = _PrefixTree()
     reused = 0
-    for index in range(len(trace)):
-        content = trace.content(index)
+    for index, content in _contents(trace):
         reused += tree.add(content)
-        covered = sum(segment.tokens for segment in content)
-        if covered == int(trace.prompt[index]):
-            answer = Segment(-(index + 1), 0, int(trace.output[index]))
-            tree.add((*content, answer))
+        if sum(tokens for _, _, tokens in content) == int(trace.prompt[index]):
+            tree.add([*content, (-(index + 1), 0, int(trace.output[index]))])
     return reused / int(trace.prompt.sum())
+
+
+def _contents(trace: Trace) -> Iterator[tuple[int, list[Piece]]]:
+    """The segments of each row that has any, as plain numbers."""
+    offsets = trace.content_offsets.tolist()
+    columns = (trace.content_stream, trace.content_start, trace.content_tokens)
+    for index in np.flatnonzero(np.diff(trace.content_offsets)).tolist():
+        first, last = offsets[index], offsets[index + 1]
+        yield index, list(zip(*(column[first:last].tolist() for column in columns), strict=True))
 
 
 class _PrefixTree:
@@ -158,13 +168,12 @@ class _PrefixTree:
         # A node's branches by their first token; a branch is its length and the node behind.
         self._nodes: list[dict[tuple[int, int], tuple[int, int]]] = [{}]
 
-    def add(self, content: tuple[Segment, ...]) -> int:
+    def add(self, content: list[Piece]) -> int:
         """Add a prompt; answers how many of its first tokens were known."""
         nodes, node, known, fresh = self._nodes, 0, 0, False
-        for segment in content:
-            start, left = segment.start, segment.tokens
+        for stream, start, left in content:
             while left:
-                key = (segment.stream, start)
+                key = (stream, start)
                 branch = nodes[node].get(key)
                 if branch is None:
                     fresh = True
@@ -175,7 +184,7 @@ class _PrefixTree:
                 length, behind = branch
                 if left < length:
                     # Ends within the branch: part it there.
-                    rest = (segment.stream, start + left)
+                    rest = (stream, start + left)
                     nodes.append({rest: (length - left, behind)})
                     behind, length = len(nodes) - 1, left
                     nodes[node][key] = (length, behind)

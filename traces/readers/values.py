@@ -75,7 +75,7 @@ def _dates(values: list[Any]) -> tuple[NDArray[Any], Mask]:
 
 def _fast_whole(values: list[Any]) -> Ints | None:
     kinds = {type(value) for value in values}
-    if not kinds <= {int, str} or (str in kinds and any("_" in str(value) for value in values)):
+    if not kinds <= {int, str} or (str in kinds and "_" in "".join(map(str, values))):
         return None
     try:
         return np.array(values, dtype=object).astype(np.int64)
