@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -43,13 +44,16 @@ _LOOK: Any = {
     "hatch.linewidth": 0.6,
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
+    "text.parse_math": False,  # a name such as a$b$c is text
 }
 
 
 @contextmanager
 def drawing(width: float, height: float) -> Iterator[Figure]:
     """A figure of so many inches in our look, whatever the user's own settings are."""
-    with mpl.rc_context():
+    with mpl.rc_context(), warnings.catch_warnings():
+        # Names come from anywhere; a box for a letter that the font lacks will do.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         mpl.rcdefaults()
         mpl.rcParams.update(_LOOK)
         figure = Figure(figsize=(width, height), layout="constrained")
