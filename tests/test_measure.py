@@ -6,14 +6,17 @@ import dataclasses
 import os
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from calibration import measure as measuring
 from calibration.grid import Limits, anchor, grid, shape_of
 from calibration.measure import Measurement, measure, plan
 from calibration.raw import kind_of, read_raw
 from calibration.step_time import StepShape
+from simulator.cli import app
 
 SMALL = Limits(sequences=3, tokens=8, context=24, held=48)
 SETTINGS = Measurement(limits=SMALL, quick=True, passes=1, block_sizes=(4, 8))
@@ -77,9 +80,8 @@ def test_every_pass_times_each_step_once_in_an_order_of_its_own():
 @pytest.fixture
 def few(monkeypatch):
     """A grid of six steps."""
-    monkeypatch.setattr(
-        measuring, "grid", lambda *args, **options: grid(*args, **options)[::16][:6]
-    )
+    six = grid(SMALL)[::16][:6]
+    monkeypatch.setattr(measuring, "grid", lambda limits, quick, seed: six[seed:] + six[:seed])
 
 
 @pytest.mark.usefixtures("few")
@@ -161,3 +163,32 @@ def test_a_model_larger_than_memory_is_refused_before_it_is_built(tmp_path, monk
     whole = dataclasses.replace(SETTINGS, model="llama-3.1-8b", limits=None)
     with pytest.raises(ValueError, match=r"llama-3.1-8b in fp32 needs .* GiB"):
         measure(whole, tmp_path / "raw.csv")
+
+
+@pytest.mark.usefixtures("few")
+class TestCommand:
+    def run(self, *options: str):
+        return CliRunner().invoke(app, ["profile", "measure", *options])
+
+    def test_it_names_the_table_on_stdout_and_the_drift_on_stderr(self, tmp_path):
+        path = tmp_path / "raw.csv"
+        done = self.run("--quick", "--passes", "1", "--block-size", "8", "-o", str(path))
+        assert done.exit_code == 0
+        assert done.stdout.strip() == str(path)
+        assert "P10 to P90" in done.stderr
+        assert set(read_raw(path).rows["block_size"]) == {8}
+
+    def test_stopped_it_says_how_to_go_on(self, tmp_path, monkeypatch):
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(measuring, "append_raw", interrupt)
+        stopped = self.run("--quick", "-o", str(tmp_path / "raw.csv"))
+        assert stopped.exit_code == 130
+        assert "run the same command again to go on" in stopped.stderr
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+    def test_without_a_gpu_cuda_is_refused_in_words(self):
+        refused = self.run("--device", "cuda")
+        assert isinstance(refused.exception, ValueError)
+        assert str(refused.exception) == "device cuda: torch finds no CUDA device on this machine"
