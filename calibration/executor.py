@@ -21,7 +21,7 @@ LONGEST_CAPTURED = 32_768
 
 Listener = Callable[[int, int, str], None]
 """Told of every token at the end of its step: request, token, and how its output ends with it:
-"stop" (end of sequence), "length" (its maximum), "" (it goes on)."""
+"stop" (end of sequence), "length" (all that its request asked for), "" (it goes on)."""
 
 
 @dataclass

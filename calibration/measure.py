@@ -106,6 +106,8 @@ def measure(
 
     Raises ValueError where the file holds anything else, and as `Runner.create` does.
     """
+    if path.suffix == ".gz":
+        raise ValueError(f"{path}: rows are added one by one, expected a name without .gz")
     model = find_model(settings.model)
     dtype = check_settings(
         device=settings.device, dtype=settings.dtype, clock=settings.clock, threads=settings.threads
