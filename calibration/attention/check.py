@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -137,7 +138,9 @@ def _poisoned_memory() -> Iterator[None]:
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*deterministic")
+            yield
     finally:
         torch.use_deterministic_algorithms(before, warn_only=warn_only)
 

@@ -81,11 +81,12 @@ def paged_attention(
     *,
     decode: Tiles | None = None,
     prefill: Tiles | None = None,
+    piece: int | None = None,
 ) -> Tensor:
     """softmax(scale · q kᵀ + causal mask) v over each sequence's own positions.
 
     Allocates the output and, where decodes are split, float32 partial results; waits for nothing.
-    Tiles other than the default ones are for tuning.
+    Tiles, and tokens of a piece, other than the default ones are for tuning.
     """
     _, heads, head_dim = q.shape
     block_size, kv_heads = k_cache.shape[1:3]
@@ -96,7 +97,8 @@ def paged_attention(
     decode = decode or decode_tiles(q.dtype, group)
     prefill = prefill or prefill_tiles(q.dtype, group, _hopper(q.device))
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    plan = _plan(batch, _piece(batch, kv_heads, decode.keys, q.device), prefill.rows // group)
+    piece = piece or _piece(batch, kv_heads, decode.keys, q.device)
+    plan = _plan(batch, piece, prefill.rows // group)
     fixed = constants(heads, kv_heads, head_dim, block_size, q.dtype)
     scale_log2 = scale * math.log2(math.e)
     if batch.decodes:
