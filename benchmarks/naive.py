@@ -21,6 +21,7 @@ from calibration.step_time import StepShape, StepTime
 from policies.base import ALL, Answer, Policy, View
 from simulator.engine import Engine
 from traces.records import REQUEST_COLUMNS, STEP_COLUMNS, WAITS
+from traces.seeds import stream
 from traces.trace import Request, Trace
 
 
@@ -28,11 +29,11 @@ class NaiveSequence:
     """The progress of one request; what a policy may see of it is `View`."""
 
     __slots__ = (
-        "admitted_at", "arrival", "block_ids", "cached", "computed", "end", "fed_tokens",
-        "finished", "first_scheduled", "fresh", "furthest", "hit", "index", "key", "known", "lane",
-        "names", "now", "passed_over", "peak", "preemptions", "queued_at", "reason", "recomputed",
-        "replica", "request", "resumed_hit", "runs", "slots", "stalled", "token_times", "waited",
-        "waits",
+        "admitted_at", "arrival", "block_ids", "cached", "computed", "declared", "end",
+        "evicted_step", "fed_tokens", "finished", "first_scheduled", "fresh", "furthest", "hit",
+        "index", "key", "known", "lane", "names", "now", "passed_over", "peak", "preemptions",
+        "queued_at", "reason", "recomputed", "replica", "request", "resumed_hit", "runs", "slots",
+        "stalled", "token_times", "waited", "waits",
     )  # fmt: skip
 
     def __init__(self, request: Request, arrival: int, lane: str) -> None:
@@ -40,6 +41,8 @@ class NaiveSequence:
         self.index = request.index
         self.arrival = self.queued_at = arrival
         self.lane = lane
+        self.declared = request.declared or request.output
+        """The maximum of its client, less where the engine will never give as much."""
         self.key: tuple[int, ...] = ()
         self.known = request.prompt
         self.computed = 0
@@ -56,6 +59,7 @@ class NaiveSequence:
         """Of its computed tokens, those that were hits."""
         self.waited = self.stalled = self.preemptions = self.passed_over = 0
         self.admitted_at = self.first_scheduled = self.finished = self.replica = -1
+        self.evicted_step = -1
         self.fresh = True
         """Not scheduled yet."""
         self.runs = False
@@ -65,13 +69,15 @@ class NaiveSequence:
         self.token_times: list[int] = []
         self.waits = dict.fromkeys(WAITS, 0)
 
+    def note_computed(self) -> None:
+        """Count what was computed since its admission, before its blocks go."""
+        self.peak = max(self.peak, len(self.block_ids))
+        self.fed_tokens += self.computed - self.cached
+        self.furthest = max(self.furthest, self.computed)
+
     @property
     def prompt(self) -> int:
         return self.request.prompt
-
-    @property
-    def declared(self) -> int:
-        return self.request.declared
 
     @property
     def priority(self) -> int:
@@ -203,7 +209,7 @@ class Eviction(NamedTuple):
 class NaiveStep:
     """The verbs of `policies.base.Step`, each written out over plain lists."""
 
-    def __init__(self, policy: Policy, engine: Engine, max_model_len: int) -> None:
+    def __init__(self, policy: Policy, engine: Engine, max_model_len: int, seed: int = 0) -> None:
         self.policy = policy
         self.engine = engine
         self.max_model_len = max_model_len
@@ -213,16 +219,28 @@ class NaiveStep:
         self.lanes: dict[str, NaiveQueue] = {}
         self.now = 0
         self.more_to_come = True
+        self.number = 0
+        self.evictions_in_a_row = 0
+        self.preempted: list[Eviction] = []
+        self._pause_until = 0
+        """Free blocks at which paused admissions go on."""
+        self._service: dict[str, int] = {}
+        self._returned: set[str] = set()
+        """Lanes that an arrival found with nobody waiting or running."""
+        self._victims = stream(seed, "victims", "0")
         self.begin(0, True)
 
     def begin(self, now: int, more_to_come: bool) -> None:
+        self.evictions_in_a_row = self.evictions_in_a_row + 1 if self.preempted else 0
+        if self._returned:
+            self._lift()
         self.now = now
         self.more_to_come = more_to_come
         self.tokens = 0
         self.fed: list[NaiveSequence] = []
         """In the order in which they were scheduled."""
         self.admitted: list[NaiveSequence] = []
-        self.preempted: list[Eviction] = []
+        self.preempted = []
         self.answers: dict[str, Answer] = {}
         """What the first sequence of each lane that was not admitted was told."""
         self._starved: NaiveSequence | None = None
@@ -242,6 +260,70 @@ class NaiveStep:
     @property
     def free_blocks(self) -> int:
         return self.pool.free
+
+    @property
+    def prefilling(self) -> list[NaiveSequence]:
+        return [seq for seq in self.running if seq.todo > 1]
+
+    @property
+    def unfinished(self) -> int:
+        prompts = [
+            s for s in self.running if not s.token_times or s.token_times[-1] <= s.admitted_at
+        ]
+        return sum(seq.now < seq.todo for seq in prompts)
+
+    @property
+    def paused(self) -> bool:
+        if self.free_blocks >= self._pause_until or not self.running:
+            self._pause_until = 0
+        return self._pause_until > 0
+
+    def pause(self, share: float) -> None:
+        self._pause_until = max(1, int(share * self.engine.blocks))
+
+    def draw(self, n: int) -> int:
+        return int(self._victims.integers(n))
+
+    def served(self, lane: str) -> int:
+        return self._service.get(lane, 0)
+
+    def shortage(self, most: int = ALL) -> int:
+        left, need = self.tokens_left, 0
+        for seq in self.running:
+            if not seq.now:
+                tokens = self._least(seq, most, left)
+                left -= tokens
+                blocks = -(-(seq.computed + tokens) // self.pool.block_size)
+                need += max(0, blocks - len(seq.block_ids))
+        return max(0, need - self.free_blocks)
+
+    def _least(self, seq: NaiveSequence, most: int, left: int) -> int:
+        """What a running sequence gets of `left` tokens (rule A1)."""
+        tokens = seq.known - seq.computed
+        if tokens > 1 and tokens > most:
+            tokens = most
+        if tokens > left:
+            tokens = left
+        if seq.computed + tokens >= self.max_model_len:
+            tokens = self.max_model_len - seq.computed - 1
+        return tokens
+
+    def arrive(self, seq: NaiveSequence) -> None:
+        self.waiting(seq.lane)
+        if not self._busy(seq.lane):
+            self._returned.add(seq.lane)
+        self.enqueue(seq)
+
+    def _busy(self, lane: str) -> bool:
+        return bool(self.lanes[lane]) or any(seq.lane == lane for seq in self.running)
+
+    def _lift(self) -> None:
+        """Lanes back from idleness start at the least service of those that were not idle."""
+        busy = [lane for lane in self.lanes if lane not in self._returned and self._busy(lane)]
+        least = min((self.served(lane) for lane in busy), default=0)
+        for lane in self._returned:
+            self._service[lane] = max(self.served(lane), least)
+        self._returned = set()
 
     def waiting(self, lane: str | None = None) -> NaiveQueue:
         if lane is not None:
@@ -271,7 +353,6 @@ class NaiveStep:
         left = before = min(within, self.tokens_left)
         naming = self.engine.prefix_cache
         fed = self.fed
-        longest = self.max_model_len - 1
         again, self._starved = self._starved, None
         if again not in self.running:
             again = None
@@ -284,14 +365,7 @@ class NaiveStep:
             elif seq.now or (lane is not None and seq.lane != lane):
                 continue
             else:
-                computed = seq.computed
-                tokens = seq.known - computed
-                if tokens > 1 and tokens > most:
-                    tokens = most
-                if tokens > left:
-                    tokens = left
-                if computed + tokens > longest:
-                    tokens = longest - computed
+                tokens = self._least(seq, most, left)
                 if tokens <= 0:
                     continue
             if seq.computed + tokens > seq.slots and not self._grow(seq, tokens):
@@ -344,9 +418,7 @@ class NaiveStep:
 
     def _let_go(self, seq: NaiveSequence) -> None:
         """Its blocks go back; what was computed for it is counted."""
-        seq.peak = max(seq.peak, len(seq.block_ids))
-        seq.fed_tokens += seq.computed - seq.cached
-        seq.furthest = max(seq.furthest, seq.computed)
+        seq.note_computed()
         self.pool.release(seq.block_ids)
         seq.block_ids = []
         seq.slots = seq.computed = seq.cached = 0
@@ -431,6 +503,7 @@ class NaiveStep:
         self.preempted.append(Eviction(mine, mine.computed, mine.known, mine.blocks))
         self._let_go(mine)
         mine.preemptions += 1
+        mine.evicted_step = self.number
         mine.queued_at = self.now
         self.enqueue(mine, at_head=getattr(self.policy, "reentry", "head") == "head")
 
@@ -487,7 +560,9 @@ class NaiveStep:
     def end(self, now: int) -> tuple[list[NaiveSequence], list[NaiveSequence]]:
         """The step is over: (who got a token, who finished with it)."""
         sampled, finished = [], []
+        self.number += 1
         for seq in self.fed:
+            self._service[seq.lane] = self.served(seq.lane) + seq.now
             last = seq.computed + seq.now
             if seq.computed < seq.furthest:
                 seq.recomputed += min(last, seq.furthest) - seq.computed
@@ -526,11 +601,16 @@ class NaiveRun:
 
 
 def run(
-    trace: Trace, policy: Policy, engine: Engine, step_time: StepTime, horizon: int | None = None
+    trace: Trace,
+    policy: Policy,
+    engine: Engine,
+    step_time: StepTime,
+    horizon: int | None = None,
+    seed: int = 0,
 ) -> NaiveRun:
     """Run `trace` on one replica until all have ended, or until `horizon` (ps)."""
     max_model_len = min(engine.max_model_len, engine.blocks * engine.block_size)
-    step = NaiveStep(policy, engine, max_model_len)
+    step = NaiveStep(policy, engine, max_model_len, seed)
     requests = list(trace.requests())
     everyone: dict[int, NaiveSequence] = {}
     later: dict[int, list[Request]] = {}
@@ -543,26 +623,29 @@ def run(
     rows: list[dict[str, int]] = []
     preemptions: list[tuple[int, int]] = []
     free_after: list[int] = []
-    clock = 0
+    clock = carried = 0
 
     def ended(seq: NaiveSequence) -> None:
         for request in later.pop(seq.index, ()):
             heapq.heappush(arrivals, (seq.finished + request.arrival, request.index))
 
-    while True:
-        while arrivals and arrivals[0][0] <= clock:
+    def deliver(until: int) -> None:
+        """Requests sent by `until`, which is also when the next schedule will see them."""
+        while arrivals and arrivals[0][0] <= until:
             at, index = heapq.heappop(arrivals)
             request = requests[index]
             seq = everyone[index] = NaiveSequence(request, at, policy.lane(request))
-            why = refusal(request, engine, max_model_len)
-            if why:
-                seq.reason, seq.finished = why, at
+            seq.reason = enter(seq, engine)
+            if seq.reason:
+                seq.finished = at
                 ended(seq)
                 continue
             seq.replica = 0
-            seq.end = request.prompt + output_limit(request, engine, max_model_len)
-            seq.waits["boundary"] = clock - at
-            step.enqueue(seq)
+            seq.waits["boundary"] = until - at
+            step.arrive(seq)
+
+    while True:
+        deliver(clock)
         if not step.running and not step.waiting_count():
             if not arrivals or (horizon is not None and arrivals[0][0] > horizon):
                 break
@@ -576,7 +659,9 @@ def run(
             shape = step.shape()
             next_schedule = clock + step_time.price(shape)
         elif step.preempted:
+            # Everything is different now: ask again at once.
             next_schedule = clock
+            carried += len(step.preempted)
         else:
             wakes = [at for at, _ in arrivals[:1]]
             if stable is not None and stable.until is not None:
@@ -602,9 +687,11 @@ def run(
                 "waiting": step.waiting_count(),
                 "free_blocks": step.free_blocks,
                 "admitted": len(step.admitted),
-                "preempted": len(step.preempted),
+                "preempted": len(step.preempted) + carried,
                 "tick": -1,
             }
+            carried = 0
+            deliver(next_schedule)
             _, finished = step.end(next_schedule)
             row["finished"] = len(finished)
             rows.append(row)
@@ -616,6 +703,8 @@ def run(
     for seq in everyone.values():
         if seq.fresh:
             seq.waits = dict.fromkeys(WAITS, 0)  # they add up to a queue time that never was
+    for seq in step.running:
+        seq.note_computed()
     return NaiveRun(
         requests=pd.DataFrame([_request_row(everyone[i]) for i in sorted(everyone)]),
         steps=pd.DataFrame(rows, columns=list(STEP_COLUMNS)),
@@ -627,23 +716,19 @@ def run(
     )
 
 
-def output_limit(request: Request, engine: Engine, max_model_len: int) -> int:
-    """Tokens after which the request ends: its own, the declared, the cap, the model's limit."""
-    limits = [request.output, max_model_len - request.prompt]
-    if request.declared:
-        limits.append(request.declared)
-    if engine.output_cap is not None:
-        limits.append(engine.output_cap)
-    return min(limits)
-
-
-def refusal(request: Request, engine: Engine, max_model_len: int) -> str:
-    """Why the request can never run (B1); "" if it can."""
-    if request.prompt >= max_model_len:
-        return "rejected: prompt"
-    longest = min(request.prompt + request.declared, engine.max_model_len)
-    if -(-(longest - 1) // engine.block_size) > engine.blocks:
-        return "rejected: declared"
+def enter(seq: NaiveSequence, engine: Engine) -> str:
+    """Cut what it declares and will get to what the engine can give; or why it never can (B1)."""
+    slots = engine.blocks * engine.block_size
+    room = engine.max_model_len - seq.prompt
+    if room < 1:
+        return "rejected: prompt reaches max_model_len"
+    cap = room if engine.output_cap is None else engine.output_cap
+    seq.declared = min(seq.declared, room, cap)
+    # The last token is never fed (rule A5); at least one more must fit, for the model's limit
+    # is no more than the pool.
+    if seq.prompt + max(seq.declared - 1, 1) > slots:
+        return "rejected: prompt and declared maximum exceed the pool"
+    seq.end = seq.prompt + min(seq.declared, seq.request.output, slots - seq.prompt)
     return ""
 
 
@@ -660,7 +745,7 @@ def _request_row(seq: NaiveSequence) -> dict[str, Any]:
         "prompt": request.prompt,
         "output": request.output,
         "produced": len(seq.token_times),
-        "declared": request.declared,
+        "declared": seq.declared,
         "priority": request.priority,
         "session": request.session,
         "preemptions": seq.preemptions,

@@ -20,6 +20,8 @@ from traces.trace import Trace
 
 US, NS = 10**6, 10**3
 """Picoseconds."""
+MAX = 1 << 15
+"""Tokens of a prompt, and of an output, at most."""
 
 
 def linear(base_us: int, token_us: int, context_ns: int, area_ps: int) -> StepTime:
@@ -32,8 +34,8 @@ def linear(base_us: int, token_us: int, context_ns: int, area_ps: int) -> StepTi
     )
 
 
-A100 = linear(8000, 50, 87, 1300)
-H200 = linear(6000, 17, 33, 450)
+A100 = linear(8000, 50, 87, 2600)
+H200 = linear(6000, 17, 33, 900)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +66,10 @@ class Workload:
     def trace(self, requests: int | None = None, rate: float | None = None) -> Trace:
         """The first `requests` of it; the same whatever their number."""
         count = requests or self.requests
-        prompts = Lognormal(mean=self.prompt_mean, p99=self.prompt_mean * math.exp(Z99 - 0.5))
-        outputs = Lognormal(mean=self.output_mean, p99=10 * self.output_mean)
+        prompts = Lognormal(
+            mean=self.prompt_mean, p99=self.prompt_mean * math.exp(Z99 - 0.5), max=MAX
+        )
+        outputs = Lognormal(mean=self.output_mean, p99=10 * self.output_mean, max=MAX)
         output = outputs.draw(stream(1, self.name, "output"), count)
         return Trace.of(
             arrival=Poisson().times(
