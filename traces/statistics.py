@@ -100,7 +100,7 @@ def describe(trace: Trace, *, parts: int = 24) -> TraceStatistics:
         tenants=tuple(trace.tenants[code] for code in np.unique(trace.tenant).tolist()),
         prefix_coverage=coverage,
         prefix_reuse=reuse,
-        advice=_advice(tail, coverage),
+        advice=_advice(tail, coverage if len(trace) > 1 else None),
         notes=trace.notes,
     )
 

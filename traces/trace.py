@@ -62,6 +62,7 @@ class Request(NamedTuple):
 class Trace:
     """Columns of equal length, one row a request, ordered by arrival; read-only.
 
+    A row with `after` stands anywhere behind the row that it names: its arrival is a pause.
     `declared` 0 means that no maximum was recorded. `content_offsets` (n + 1) cuts the
     three segment columns into rows (CSR); it is empty where a trace has no identity.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -237,8 +238,8 @@ def _table(about: TraceStatistics) -> RenderableType:
 def _facts(about: TraceStatistics) -> list[tuple[str, str]]:
     facts = [("requests", f"{about.requests:,}"), ("duration", f"{about.duration_s:,.1f} s")]
     if about.rate is not None and about.peak_rate is not None:
-        peak = f"{about.peak_rate:.2f}/s in the busiest {about.part_s:,.0f} s"
-        facts += [("rate", f"{about.rate:.2f}/s, {peak}"), ("over time", _bars(about.rates))]
+        peak = f"{about.peak_rate:.3g}/s in the busiest {about.part_s:,.3g} s"
+        facts += [("rate", f"{about.rate:.3g}/s, {peak}"), ("over time", _bars(about.rates))]
     if about.cv is not None:
         facts.append(("burstiness", f"CV of the gaps {about.cv:.2f} (Poisson: 1)"))
     if about.tail is not None:
@@ -261,7 +262,8 @@ def _facts(about: TraceStatistics) -> list[tuple[str, str]]:
 
 def _bars(rates: tuple[float, ...]) -> str:
     most = max(rates) or 1.0
-    return "".join("▁▂▃▄▅▆▇█"[min(7, int(rate / most * 8))] for rate in rates)
+    heights = (math.ceil(rate / most * 8) for rate in rates)
+    return "".join(" ▁▂▃▄▅▆▇█"[height] for height in heights)
 
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:
