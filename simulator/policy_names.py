@@ -56,10 +56,10 @@ def policy_settings(kind: str) -> dict[str, dataclasses.Field[Any]]:
 
 @cache
 def _from_file(kind: str) -> type[Any]:
-    file, colon, name = kind.rpartition(":")
-    if not colon or not name:
-        raise ScenarioError(f"policy {kind!r}: expected file.py:Class")
+    file, _, name = kind.rpartition(":")
     path = Path(file)
+    if path.suffix != ".py" or not name:
+        raise ScenarioError(f"policy {kind!r}: expected a name, or a file as in mine.py:Mine")
     if not path.is_file():
         raise ScenarioError(f"policy {kind!r}: no file {path}")
     module_name = f"batchlab_policy_{path.stem}"

@@ -81,5 +81,5 @@ def _runs_in(folder: Path) -> dict[str, Scenario]:
         return {name: Scenario.of(one["scenario"]) for name, one in runs.items()}
     except FileNotFoundError:
         raise ValueError(f"{folder}: no run in it, {path.name} is missing") from None
-    except (json.JSONDecodeError, KeyError, TypeError):
+    except (json.JSONDecodeError, AttributeError, KeyError, TypeError):
         raise ValueError(f"{path}: not a summary that simulate or compare wrote") from None

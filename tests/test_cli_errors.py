@@ -1,0 +1,230 @@
+"""Wrong input: exit code 2 and one line that says what, where and what was expected."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simulator.cli import run
+
+ONE_SECOND = "arrival,prompt,output\n0,20,5\n1,20,5\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "good.csv").write_text(ONE_SECOND)
+    (tmp_path / "good.toml").write_text('[trace]\nfile = "good.csv"\n')
+    return tmp_path
+
+
+def said(capsys: pytest.CaptureFixture[str], *args: str, code: int = 2) -> str:
+    """The one line that a command says on stderr; nothing is on stdout."""
+    assert run(list(args)) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("batchlab: ")
+    assert len(err.splitlines()) == 1, err
+    return err
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare", "sweep --grid seed=1,2"])
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["--set", "engine.blok_size=3"], "engine.blok_size: unknown key; did you mean"),
+        (["--set", "engine.block_size"], "--set engine.block_size: expected key=value"),
+        (["--set", "trace.rate=3"], "trace.rate: is for synthetic load, but trace.file is set"),
+        (["--block-size", "0"], "engine.block_size = 0: expected"),
+        (["--seed", "x"], "'--seed'"),
+        (["--format", "xml"], "'--format'"),
+        (["--sed", "1"], "No such option: --sed"),
+        (["--start", "-1"], "trace.start"),
+    ],
+)
+def test_wrong_flags(
+    capsys: pytest.CaptureFixture[str], command: str, args: list[str], expected: str
+) -> None:
+    assert expected in said(capsys, *command.split(), "good.toml", *args)
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare"])
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["--token-budget", "100"], "policy.token_budget = 100: smaller than engine.max_running"),
+        (["--set", "engine.reserve=1"], "engine.reserve = 1: expected less than 1"),
+        (["--set", "engine.max_model_len=999999"], "larger than the pool"),
+        (["--profile", "h100-sxm_llama3.1-8b"], "unknown profile 'h100-sxm_llama3.1-8b'"),
+        (["--profile", "./none.json"], "none.json: cannot be read: No such file"),
+        (["--trace", "none.csv"], "none.csv: No such file or directory"),
+        (["--trace", "."], ".: Is a directory"),
+        (["--limit", "0"], "trace.limit = 0: expected"),
+        (["--duration", "soon"], "trace.duration = 'soon': expected seconds, or a time"),
+    ],
+)
+def test_impossible_settings_and_missing_files(
+    capsys: pytest.CaptureFixture[str], command: str, args: list[str], expected: str
+) -> None:
+    assert expected in said(capsys, command, "good.toml", *args)
+
+
+def test_a_wrong_key_in_a_file(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    (folder / "bad.toml").write_text("seed = 1\n[engine]\nblok_size = 16\n")
+    expected = "bad.toml line 3: engine.blok_size: unknown key; did you mean 'block_size'?"
+    assert expected in said(capsys, "simulate", "bad.toml")
+    assert "none.toml: No such file" in said(capsys, "simulate", "none.toml")
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ("2,-5,5", "line 4: prompt -5, expected"),
+        ("2,12.5,5", "line 4: prompt 12.5, expected"),
+        ("2,20,0", "line 4: output 0, expected"),
+        ("nan,20,5", "line 4: arrival nan, expected"),
+        ("2,20", "line 4: 2 fields, expected 3"),
+    ],
+)
+def test_a_broken_trace_row(
+    capsys: pytest.CaptureFixture[str], folder: Path, row: str, expected: str
+) -> None:
+    (folder / "bad.csv").write_text(ONE_SECOND + row + "\n")
+    assert expected in said(capsys, "simulate", "--trace", "bad.csv")
+    assert run(["simulate", "--trace", "bad.csv", "--drop-invalid", "--format", "json"]) in (0, 2)
+
+
+def test_a_header_that_nobody_knows(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    (folder / "bad.csv").write_text("a,b,c\n1,2,3\n")
+    assert "expected" in said(capsys, "simulate", "--trace", "bad.csv")
+
+
+class TestProfiles:
+    @pytest.fixture
+    def values(self) -> dict[str, object]:
+        from calibration.profile import PROFILES
+
+        text = (PROFILES / "h100-sxm_llama3.1-8b_bf16.json").read_text()
+        return dict(json.loads(text))
+
+    def test_not_json(self, capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+        (folder / "bad.json").write_text('{"schema": 1,')
+        assert "bad.json, line 1: not JSON" in said(capsys, "simulate", "--profile", "./bad.json")
+
+    @pytest.mark.parametrize(
+        ("part", "value", "expected"),
+        [
+            ("t0", -1e-6, "cost.t0 -1e-06, expected"),
+            ("g", {"knots": [1, 2], "seconds": [2.0, 1.0]}, "cost.g.seconds[1] 1.0, expected"),
+            ("t1", 0.0, "unknown field 'cost.t1'"),
+        ],
+    )
+    def test_wrong_numbers(
+        self,
+        capsys: pytest.CaptureFixture[str],
+        folder: Path,
+        values: dict[str, dict[str, object]],
+        part: str,
+        value: object,
+        expected: str,
+    ) -> None:
+        values["cost"][part] = value
+        (folder / "bad.json").write_text(json.dumps(values))
+        assert expected in said(capsys, "simulate", "--profile", "./bad.json")
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare", "sweep --grid seed=1,2"])
+def test_an_output_that_cannot_be_written_is_said_before_the_run(
+    capsys: pytest.CaptureFixture[str], folder: Path, command: str
+) -> None:
+    (folder / "file").write_text("")
+    expected = "file/out: cannot make the folder: not a directory"
+    assert expected in said(capsys, *command.split(), "good.toml", "-o", "file/out")
+
+
+@pytest.mark.parametrize(
+    ("policies", "expected"),
+    [
+        ("static,static", "policy 'static': given twice"),
+        ("static,chunkd", "policy 'chunkd': unknown"),
+        ("static:batch", "policy 'static:batch': expected a name, or a file"),
+        ("static:batch=8:timeout", "expected name:key=value:key=value"),
+        ("static:size=8", "policy.size: unknown key of static"),
+        ("chunked,continuous:token_budget=100", "continuous:token_budget=100: policy.token_budget"),
+    ],
+)
+def test_policies_that_cannot_be_compared(
+    capsys: pytest.CaptureFixture[str], policies: str, expected: str
+) -> None:
+    assert expected in said(capsys, "compare", "good.toml", "--policies", policies)
+
+
+def test_a_grid_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Missing option '--grid'" in said(capsys, "sweep", "good.toml")
+    assert "expected key=value,value" in said(capsys, "sweep", "good.toml", "--grid", "seed")
+
+
+def test_a_sweep_without_a_single_possible_cell(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sweep", "good.toml", "--grid", "engine.block_size=0,-1", "-o", "s"]) == 2
+    assert "2 of 2 cells are invalid; the first: engine.block_size = 0" in capsys.readouterr().err
+
+
+def test_folders_without_a_run(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    assert ".: no run in it, summary.json is missing" in said(capsys, "report", ".")
+    (folder / "summary.json").write_text("[]")
+    assert "summary.json: not a summary" in said(capsys, "report", ".")
+
+
+def test_a_request_that_can_never_fit_is_rejected_and_counted(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    """Case B1: 50 blocks of 16 tokens; 1002 + 50 tokens never fit, ten times 20 + 20 do."""
+    (folder / "b1.csv").write_text("arrival,prompt,output\n0,1002,50\n" + "1,20,20\n" * 10)
+    pool = ["--set", "engine.kv_tokens=800"]
+    assert run(["simulate", "--trace", "b1.csv", *pool, "--format", "json"]) == 0
+    requests = json.loads(capsys.readouterr().out)["requests"]
+    assert (requests["arrived"], requests["finished"], requests["rejected"]) == (11, 10, 1)
+
+
+def test_a_policy_that_breaks_the_rules_fails_the_run(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    (folder / "idle.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from policies import Chunked\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class Idle(Chunked):\n"
+        "    def schedule(self, step):\n"
+        "        return None\n"
+    )
+    said(capsys, "simulate", "good.toml", "--policy", "idle.py:Idle", code=1)
+
+
+def test_a_fault_of_ours_is_one_line_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from simulator.scenario import Scenario
+
+    def broken(self: Scenario, **_: object) -> None:
+        raise RuntimeError("oh")
+
+    monkeypatch.setattr(Scenario, "run", broken)
+    assert run(["simulate", "good.toml"]) == 1
+    assert "a fault of batchlab: RuntimeError: oh" in capsys.readouterr().err
+    monkeypatch.setenv("BATCHLAB_TRACEBACK", "1")
+    with pytest.raises(RuntimeError):
+        run(["simulate", "good.toml"])
+
+
+def test_ctrl_c_says_what_is_kept(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from simulator.scenario import Scenario
+
+    def interrupted(self: Scenario, **_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Scenario, "run", interrupted)
+    assert "interrupted; nothing was written" in said(capsys, "simulate", "good.toml", code=130)
