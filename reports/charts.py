@@ -32,7 +32,9 @@ def time_charts(runs: Mapping[str, Latencies]) -> list[Chart]:
     end = max((run.wall for run in runs.values()), default=0) / PS_PER_S
     lines = {name: timeline(run, STRETCHES, end_s=end) for name, run in runs.items()}
     coarse = {name: timeline(run, 60, end_s=end) for name, run in runs.items()}
-    found = _one_run(lines[""], coarse[""]) if list(runs) == [""] else _several(lines, coarse)
+    ends = {name: run.wall / PS_PER_S for name, run in runs.items()}
+    single = list(runs) == [""]
+    found = _one_run(lines[""], coarse[""]) if single else _several(lines, coarse, ends)
     return [chart for chart in found if chart["series"]]
 
 
@@ -125,14 +127,19 @@ def _one_run(line: Timeline, coarse: Timeline) -> list[Chart]:
     ]  # fmt: skip
 
 
-def _several(lines: Mapping[str, Timeline], coarse: Mapping[str, Timeline]) -> list[Chart]:
+def _several(
+    lines: Mapping[str, Timeline], coarse: Mapping[str, Timeline], ends: Mapping[str, float]
+) -> list[Chart]:
     first, first_coarse = next(iter(lines.values())), next(iter(coarse.values()))
 
     def of(source: Mapping[str, Timeline], value: Any) -> list[Chart]:
-        return [
-            _series(name, value(line), at, dash=at)
-            for at, (name, line) in enumerate(source.items())
-        ]
+        series = []
+        for at, (name, line) in enumerate(source.items()):
+            drawn = _series(name, value(line), at, dash=at)
+            over = int(np.searchsorted(line.edges[:-1], ends[name]))
+            drawn["values"][over:] = [None] * (len(drawn["values"]) - over)  # this run has ended
+            series.append(drawn)
+        return series
 
     pooled = all(line.used_share is not None for line in lines.values())
     evicted = any(line.preempted.any() for line in lines.values())
@@ -151,7 +158,10 @@ def _several(lines: Mapping[str, Timeline], coarse: Mapping[str, Timeline]) -> l
 def _chart(
     id: str, title: str, ylabel: str, line: Timeline, series: list[Chart], kind: str = "number"
 ) -> Chart:
-    peaks = [f"{one['label']} up to {max(one['values'], default=0):.3g}" for one in series]
+    peaks = [
+        f"{one['label']} up to {max((v for v in one['values'] if v is not None), default=0):.3g}"
+        for one in series
+    ]
     return {
         "id": id,
         "title": title,

@@ -61,6 +61,7 @@ own gaps is (nearest rank; one without gaps meets it). One that did not finish m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal
@@ -137,7 +138,7 @@ def summarize(
         "declared": about.get("declared"),
         "seed": about.get("seed"),
         "version": about.get("version"),
-        "scenario": about.get("scenario", {}),
+        "scenario": _plain(about.get("scenario", {})),
     }
     summary["notes"] = [*about.get("notes", []), *_notes(run, summary, judged.sentence())]
     return summary
@@ -328,6 +329,15 @@ def _notes(run: Latencies, summary: dict[str, Any], judged: str) -> list[str]:
         if (found := run.records.requests[name].nunique()) > CLASSES_SHOWN:
             notes.append(f"{found:,} values of {name}: the {CLASSES_SHOWN} largest are shown.")
     return notes
+
+
+def _plain(value: Any) -> Any:
+    """Settings as JSON has them: a rate of inf becomes the text "inf"."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _over_time(run: Latencies, values: NDArray[Any]) -> float:

@@ -114,50 +114,59 @@
 
   function slotTimeline(place) {
     const { end, bands } = data.slots;
-    const left = 34, width = 1000, row = 13, head = 26, gap = 14;
-    const at = (t) => left + (t / end) * (width - left - 8);
-    let top = 4;
-    const svg = node("svg", { role: "img", "aria-label": place.dataset.alt });
-    const defs = node("defs", {});
-    const held = node("pattern", { id: "held", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" });
-    held.append(node("rect", { width: 6, height: 6, fill: "var(--card)" }), node("line", { x1: 0, y1: 0, x2: 0, y2: 6, stroke: "var(--held)", "stroke-width": 2 }));
-    const again = node("pattern", { id: "recompute", width: 5, height: 5, patternUnits: "userSpaceOnUse" });
-    again.append(node("rect", { width: 5, height: 5, fill: "var(--c3)" }), node("circle", { cx: 2.5, cy: 2.5, r: 1, fill: "var(--card)" }));
-    defs.append(held, again);
-    svg.append(defs);
-    const counts = bands.map((band) => {
-      svg.append(node("text", { x: left, y: top + 16, class: "name" }, band.name));
-      const count = node("text", { x: width - 8, y: top + 16, "text-anchor": "end", class: "count" });
-      svg.append(count);
-      top += head;
-      for (let i = 0; i < band.rows; i++)
-        svg.append(node("rect", { x: left, y: top + i * row + 1, width: width - left - 8, height: row - 2, fill: "var(--empty)", rx: 2 }));
-      if (band.rows) svg.append(node("text", { x: left - 6, y: top + row - 2, "text-anchor": "end", class: "tick" }, 1));
-      if (band.rows > 1) svg.append(node("text", { x: left - 6, y: top + band.rows * row - 2, "text-anchor": "end", class: "tick" }, band.rows));
-      for (const [slot, kind, from, to, request] of band.bars) {
-        const bar = node("rect", { x: at(from), y: top + slot * row + 1, width: Math.max(at(to) - at(from) - 0.6, 0.6), height: row - 2, fill: FILLS[kind] });
-        bar.append(node("title", {}, `request ${request}: ${SAID[kind]}, ${seconds(from)} to ${seconds(to)}`));
-        svg.append(bar);
+    const left = 30, row = 13, head = 26, gap = 14;
+    let width, at, counts, curtain, line;
+
+    function draw() {
+      width = Math.max(place.clientWidth, 300);
+      at = (t) => left + (t / end) * (width - left - 8);
+      let top = 4;
+      const svg = node("svg", { role: "img", "aria-label": place.dataset.alt });
+      const defs = node("defs", {});
+      const held = node("pattern", { id: "held", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" });
+      held.append(node("rect", { width: 6, height: 6, fill: "var(--card)" }), node("line", { x1: 0, y1: 0, x2: 0, y2: 6, stroke: "var(--held)", "stroke-width": 2 }));
+      const again = node("pattern", { id: "recompute", width: 5, height: 5, patternUnits: "userSpaceOnUse" });
+      again.append(node("rect", { width: 5, height: 5, fill: "var(--c3)" }), node("circle", { cx: 2.5, cy: 2.5, r: 1, fill: "var(--card)" }));
+      defs.append(held, again);
+      svg.append(defs);
+      counts = bands.map((band) => {
+        const title = node("text", { x: left, y: top + 16 });
+        const count = node("tspan", { class: "count" });
+        title.append(node("tspan", { class: "name" }, band.name ? band.name + "  " : ""), count);
+        top += head;
+        for (let i = 0; i < band.rows; i++)
+          svg.append(node("rect", { x: left, y: top + i * row + 1, width: width - left - 8, height: row - 2, fill: "var(--empty)", rx: 2 }));
+        if (band.rows) svg.append(node("text", { x: left - 6, y: top + row - 2, "text-anchor": "end", class: "tick" }, 1));
+        if (band.rows > 1) svg.append(node("text", { x: left - 6, y: top + band.rows * row - 2, "text-anchor": "end", class: "tick" }, band.rows));
+        for (const [slot, kind, from, to, request] of band.bars) {
+          const bar = node("rect", { x: at(from), y: top + slot * row + 1, width: Math.max(at(to) - at(from) - 0.6, 0.6), height: row - 2, fill: FILLS[kind] });
+          bar.append(node("title", {}, `request ${request}: ${SAID[kind]}, ${seconds(from)} to ${seconds(to)}`));
+          svg.append(bar);
+        }
+        for (const [slot, t] of band.crosses) {
+          const cross = node("text", { x: at(t), y: top + slot * row + row - 2, "text-anchor": "middle", class: "cross" }, "×");
+          cross.append(node("title", {}, `preempted at ${seconds(t)}`));
+          svg.append(cross);
+        }
+        svg.append(title);
+        top += band.rows * row + gap;
+        return count;
+      });
+      const low = top - gap;
+      curtain = node("rect", { y: 0, height: low, fill: "var(--card)", opacity: 0.88 });
+      line = node("line", { y1: 4, y2: low, stroke: "var(--ink)", "stroke-width": 1.5 });
+      svg.append(curtain, line);
+      // Names and counts stay readable above the curtain.
+      counts.forEach((count) => svg.append(count.parentNode));
+      const parts = width < 560 ? 3 : 6;
+      for (let i = 0; i <= parts; i++) {
+        const t = (end * i) / parts;
+        const anchor = i === 0 ? "start" : i === parts ? "end" : "middle";
+        svg.append(node("text", { x: at(t), y: low + 18, "text-anchor": anchor, class: "tick" }, seconds(t, (v) => trimmed(digits(v)))));
       }
-      for (const [slot, t] of band.crosses) {
-        const cross = node("text", { x: at(t), y: top + slot * row + row - 2, "text-anchor": "middle", style: "fill:var(--c4);font-weight:800;paint-order:stroke;stroke:var(--card);stroke-width:3px" }, "×");
-        cross.append(node("title", {}, `preempted at ${seconds(t)}`));
-        svg.append(cross);
-      }
-      top += band.rows * row + gap;
-      return count;
-    });
-    const low = top - gap;
-    const curtain = node("rect", { x: at(end), y: 0, width: 0, height: low, fill: "var(--card)", opacity: 0.88 });
-    const head_ = node("line", { x1: at(end), x2: at(end), y1: 4, y2: low, stroke: "var(--ink)", "stroke-width": 1.5 });
-    svg.append(curtain, head_);
-    for (let i = 0; i <= 6; i++) {
-      const t = (end * i) / 6;
-      const anchor = i === 0 ? "start" : i === 6 ? "end" : "middle";
-      svg.append(node("text", { x: at(t), y: low + 18, "text-anchor": anchor, class: "tick" }, seconds(t, (v) => trimmed(digits(v)))));
+      svg.setAttribute("viewBox", `0 0 ${width} ${low + 26}`);
+      place.replaceChildren(svg);
     }
-    svg.setAttribute("viewBox", `0 0 ${width} ${low + 26}`);
-    place.replaceChildren(svg);
 
     const player = document.getElementById("player");
     const [play, back, on, slider, clock] = ["play", "back", "on", "slider", "clock"].map((name) => player.querySelector("." + name));
@@ -167,8 +176,8 @@
       now = Math.min(Math.max(t, 0), end);
       curtain.setAttribute("x", at(now));
       curtain.setAttribute("width", Math.max(width - at(now), 0));
-      head_.setAttribute("x1", at(now));
-      head_.setAttribute("x2", at(now));
+      line.setAttribute("x1", at(now));
+      line.setAttribute("x2", at(now));
       slider.value = String(Math.round((1000 * now) / end));
       clock.textContent = seconds(now);
       slider.setAttribute("aria-valuetext", seconds(now));
@@ -198,7 +207,13 @@
     on.addEventListener("click", () => { stop(); show(instants.find((t) => t > now + 1e-9) ?? end); });
     slider.addEventListener("input", () => { stop(); show((slider.value / 1000) * end); });
     player.hidden = false;
+    draw();
     show(end);
+    new ResizeObserver(() => {
+      if (Math.max(place.clientWidth, 300) === width) return;
+      draw();
+      show(now);
+    }).observe(place);
   }
   const place = document.getElementById("slot-timeline");
   if (place && data.slots.end > 0) slotTimeline(place);
