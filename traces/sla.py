@@ -6,18 +6,19 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from itertools import pairwise
 from typing import Any
 
 METRICS = ("ttft", "itl", "tpot", "e2e", "queue")
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
-UNITS = {"s": 1.0, "ms": 1e-3}
+UNITS = {"s": Decimal(1), "ms": Decimal("0.001")}
 
 _TERM = re.compile(r"(\w+)\s+(\w+)\s*(?:<=|≤|<)\s*(\S.*)", re.IGNORECASE)
 _BOUND = re.compile(r"([-+]?[\d.]+(?:e[-+]?\d+)?|nan|inf)\s*([a-zµ]*)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, kw_only=True, order=True)
+@dataclass(frozen=True, kw_only=True)
 class Term:
     """One bound: the statistic of the metric is at most `bound_s` seconds."""
 
@@ -132,11 +133,7 @@ def _seconds(text: str) -> float:
         said = f"unit {unit!r}" if unit else "no unit"
         raise ValueError(f"sla: bound {text!r} has {said}, expected s or ms")
     try:
-        # Through text, so that 100 ms is the same float as 0.1 s.
-        return (
-            float(f"{number}e-3")
-            if unit.lower() == "ms" and "e" not in number.lower()
-            else (float(number) * UNITS[unit.lower()])
-        )
-    except ValueError:
+        # Through decimals, so that 100 ms is the same float as 0.1 s.
+        return float(Decimal(number) * UNITS[unit.lower()])
+    except InvalidOperation:
         raise ValueError(f"sla: bound {text!r}, expected a number with a unit") from None

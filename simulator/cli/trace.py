@@ -238,7 +238,8 @@ def _table(about: TraceStatistics) -> RenderableType:
 def _facts(about: TraceStatistics) -> list[tuple[str, str]]:
     facts = [("requests", f"{about.requests:,}"), ("duration", f"{about.duration_s:,.1f} s")]
     if about.rate is not None and about.peak_rate is not None:
-        peak = f"{about.peak_rate:.3g}/s in the busiest {about.part_s:,.3g} s"
+        part = f"{about.part_s:,.0f}" if about.part_s >= 10 else f"{about.part_s:.2g}"
+        peak = f"{about.peak_rate:.3g}/s in the busiest {part} s"
         facts += [("rate", f"{about.rate:.3g}/s, {peak}"), ("over time", _bars(about.rates))]
     if about.cv is not None:
         facts.append(("burstiness", f"CV of the gaps {about.cv:.2f} (Poisson: 1)"))
