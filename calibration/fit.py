@@ -200,7 +200,8 @@ def _with_host(cost: Cost, host: pd.DataFrame) -> Cost:
     sequences = points["chunks"] + points["decodes"]
     matrix = np.column_stack([np.ones(len(points)), sequences, points["table"]])
     seconds = points["seconds"].to_numpy(dtype=float)
-    (t0, tS, tB), _ = nnls(matrix / seconds[:, None], np.ones(len(points)))
+    terms, _ = nnls(matrix / seconds[:, None], np.ones(len(points)))
+    t0, tS, tB = map(float, terms)
     return cost.model_copy(update={"t0": t0, "tS": tS, "tB": cost.tB + tB})
 
 

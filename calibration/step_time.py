@@ -9,7 +9,7 @@ Every argument is a sum over the step's rows, so it costs O(changes) to keep, an
 steps T is an arithmetic series. Two batches with the same sums cost the same: 32 × 2000 tokens
 of context and 31 × 100 + 1 × 60,900 are one shape to this form.
 
-Coefficients are rounded to whole picoseconds once (`StepTime.of_seconds`), so that sums are
+Coefficients are rounded to whole picoseconds once (`Cost.step_time` in profile.py), so sums are
 associative, closed forms exact, and results the same on every machine.
 """
 
