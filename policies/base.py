@@ -7,7 +7,7 @@ are whole picoseconds. A policy sees the declared maximum, never the true output
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -115,6 +115,11 @@ class View(Protocol):
     @property
     def preemptions(self) -> int: ...
     @property
+    def evicted_step(self) -> int:
+        """Number of the step that preempted it last; -1 = never."""
+        ...
+
+    @property
     def passed_over(self) -> int:
         """Admissions that went past it while it was at the head."""
         ...
@@ -138,6 +143,11 @@ class Step(Protocol):
     @property
     def now(self) -> int: ...
     @property
+    def number(self) -> int:
+        """Steps so far on this replica."""
+        ...
+
+    @property
     def tokens(self) -> int:
         """Tokens scheduled in this step so far."""
         ...
@@ -158,10 +168,52 @@ class Step(Protocol):
         """In admission order; a resumed sequence goes to the end."""
         ...
 
+    @property
+    def prefilling(self) -> Collection[View]:
+        """Running sequences with more than a decode to do, or paused; few."""
+        ...
+
+    @property
+    def unfinished(self) -> int:
+        """Running prompts that this step, as built so far, does not complete."""
+        ...
+
+    @property
+    def evictions_in_a_row(self) -> int:
+        """Steps with evictions that directly precede this one."""
+        ...
+
+    @property
+    def paused(self) -> bool:
+        """Whether admissions are paused: since `pause`, until its share is free."""
+        ...
+
+    @property
+    def lanes(self) -> Collection[str]:
+        """Lanes that have had a request."""
+        ...
+
     def waiting(self, lane: str | None = None) -> Queue: ...
 
     def wanted(self, lane: str, most: int = ALL) -> int:
         """Prefill tokens that `lane` could use now, running chunks first, `most` a sequence."""
+        ...
+
+    def served(self, lane: str) -> int:
+        """Tokens of service that `lane` has had, lifted to the least of the waiting lanes when
+        it comes back from idleness: what fair sharing compares."""
+        ...
+
+    def shortage(self, most: int = ALL) -> int:
+        """Blocks that are missing to feed every running sequence."""
+        ...
+
+    def draw(self, n: int) -> int:
+        """A random number below `n`, from the replica's stream "victims"."""
+        ...
+
+    def pause(self, share: float) -> None:
+        """No admissions until `share` of the pool is free, or nobody runs."""
         ...
 
     def feed_running(
@@ -199,8 +251,8 @@ class Step(Protocol):
         ...
 
 
-Victim = Callable[[Sequence[View]], View]
-"""Whom to preempt, of the running sequences."""
+Victim = Callable[[Step], View]
+"""Whom to preempt, of `step.running`."""
 
 
 class Policy(Protocol):
@@ -231,20 +283,48 @@ def feed_or_evict(
     """
     floor = step.tokens_left - min(within, step.tokens_left)
     while starved := step.feed_running(most, lane, step.tokens_left - floor):
-        out = victim(step.running)
+        out = victim(step)
         step.preempt(out)
         if out is starved:
             return
 
 
+def evict_then_feed(step: Step, victim: Victim, most: int = ALL) -> None:
+    """Check the memory of the whole running set first, then evict, then feed (B10).
+
+    The walk of `feed_or_evict` may evict somebody whom a later look shows needless: a victim's
+    own need for blocks goes with it.
+    """
+    while step.running and step.shortage(most) > 0:
+        step.preempt(victim(step))
+    feed_or_evict(step, victim, most)
+
+
 def admit_in_order(
-    step: Step, most: int = ALL, lane: str | None = None, within: int = ALL, whole: bool = False
-) -> None:
-    """Admit from the head of the queue until somebody is refused (rule A2)."""
+    step: Step,
+    most: int = ALL,
+    lane: str | None = None,
+    within: int = ALL,
+    whole: bool = False,
+    skips: int = 0,
+    partials: int = 0,
+) -> Answer:
+    """Admit from the head of the queue until somebody is refused (rule A2); the last answer.
+
+    With `skips`, one refused for lack of blocks may be passed over that many times (B8). With
+    `partials`, nobody enters while so many running prompts are unfinished.
+    """
+    answer = Answer.OK
     queue = step.waiting(lane)
     if not queue:
-        return
+        return answer
     floor = step.tokens_left - min(within, step.tokens_left)
     for seq in queue:
-        if not step.admit(seq, most, within=step.tokens_left - floor, whole=whole):
-            return
+        if partials and step.unfinished >= partials:
+            step.wait(seq, Answer.LANE)
+            return Answer.LANE
+        answer = step.admit(seq, most, within=step.tokens_left - floor, whole=whole)
+        if answer or (answer in (Answer.BLOCKS, Answer.RESERVE) and seq.passed_over < skips):
+            continue
+        return answer
+    return answer

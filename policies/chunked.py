@@ -8,8 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from policies.base import ALL, ALWAYS, BEHIND_HEAD, Stable, Step, admit_in_order, feed_or_evict
+from policies.base import (
+    ALL,
+    ALWAYS,
+    BEHIND_HEAD,
+    Answer,
+    Stable,
+    Step,
+    admit_in_order,
+    evict_then_feed,
+    feed_or_evict,
+)
 from policies.settings import Settings
+from traces.trace import PS_PER_S
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +33,34 @@ class Chunked(Settings):
     """Raise that limit to an equal share of the budget where it is larger."""
     chunks: bool = True
     """False: a prompt is prefilled whole, when it fits what is left of the budget."""
+    partials: int = 0
+    """Admit nobody while so many running prompts are unfinished; 0 = no limit."""
+    skips: int = 0
+    """Times that a sequence refused for lack of blocks may be passed over; 0 = never."""
+    check_first: bool = False
+    """Evict by the need of the whole running set, not one by one as blocks run out."""
+    cooldown: int = 0
+    """After so many steps in a row with evictions, pause admissions; 0 = never."""
+    cooldown_free: float = 0.1
+    """Until this share of the pool is free."""
+    patience: float = 0.0
+    """Seconds after which the head of the queue has a running sequence preempted for it; 0 =
+    never. Needs reentry = "tail", or the two would swap places for ever."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("long_prefill", "partials", "skips", "cooldown", "patience"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"policy.{name} = {getattr(self, name)}: expected at least 0")
+        if not 0 < self.cooldown_free <= 1:
+            raise ValueError(
+                f"policy.cooldown_free = {self.cooldown_free}: expected more than 0, at most 1"
+            )
+        if self.patience and self.reentry != "tail":
+            raise ValueError(
+                f"policy.patience = {self.patience} contradicts policy.reentry = "
+                f'{self.reentry!r}: expected reentry = "tail"'
+            )
 
     def most(self, step: Step) -> int:
         """Prefill tokens a sequence may get in this step (rule A3)."""
@@ -35,6 +74,25 @@ class Chunked(Settings):
 
     def schedule(self, step: Step) -> Stable | None:
         most = self.most(step)
-        feed_or_evict(step, self.evict, most)
-        admit_in_order(step, most, whole=not self.chunks)
-        return ALWAYS if self.long_prefill or self.adaptive else BEHIND_HEAD
+        feed = evict_then_feed if self.check_first else feed_or_evict
+        feed(step, self.evict, most)
+        if self.cooldown and step.evictions_in_a_row >= self.cooldown:
+            step.pause(self.cooldown_free)
+        if step.paused:
+            return ALWAYS
+        answer = admit_in_order(
+            step, most, whole=not self.chunks, skips=self.skips, partials=self.partials
+        )
+        if self.patience and not answer:
+            return self.make_way(step, answer)
+        return ALWAYS if self.long_prefill or self.adaptive or self.skips else BEHIND_HEAD
+
+    def make_way(self, step: Step, answer: Answer) -> Stable:
+        """Preempt somebody if the head waits for a seat or blocks, longer than `patience`."""
+        due = step.waiting()[0].queued_at + round(self.patience * PS_PER_S)
+        if answer is Answer.TOKENS or len(step.running) < 2:
+            return ALWAYS
+        if step.now < due:
+            return Stable(until=due)
+        step.preempt(self.evict(step))
+        return ALWAYS

@@ -31,6 +31,15 @@ def priority(seq: View) -> Key:
     return (seq.priority, seq.arrival)
 
 
+def aged_priority(seq: View, level: int) -> Key:
+    """As `priority`, but every `level` picoseconds of waiting count as one level more urgent.
+
+    A less urgent request is passed by those that arrive within its levels × `level` only, so
+    its wait is bounded. All waits grow at the same rate: the key is fixed.
+    """
+    return (seq.priority * level + seq.queued_at - seq.waited, seq.arrival)
+
+
 def shortest_prompt(seq: View) -> Key:
     """Fewest known tokens first. Starves long prompts under load."""
     return (seq.known, seq.arrival)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from policies.base import Victim, View
-from policies.order import ORDERS
+from policies.order import ORDERS, aged_priority
 from policies.victims import VICTIMS
-from traces.trace import Request
+from traces.trace import PS_PER_S, Request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +23,9 @@ class Settings:
     """Whom to preempt: a name in `policies.victims.VICTIMS`."""
     reentry: Literal["head", "tail"] = "head"
     """Where a preempted sequence queues under first come, first served."""
+    aging: float = 0.0
+    """Seconds of waiting that weigh as much as one level of priority, under order = "priority";
+    0 = none, and the less urgent may starve."""
 
     def __post_init__(self) -> None:
         if self.token_budget < 1:
@@ -32,6 +35,13 @@ class Settings:
                 raise ValueError(
                     f"policy.{name} = {getattr(self, name)!r}: expected one of {', '.join(known)}"
                 )
+        if not self.aging >= 0:
+            raise ValueError(f"policy.aging = {self.aging}: expected seconds ≥ 0")
+        if self.aging and self.order != "priority":
+            raise ValueError(
+                f"policy.aging = {self.aging} has no effect with policy.order = {self.order!r}: "
+                'expected order = "priority"'
+            )
 
     def lane(self, request: Request) -> str:
         """One lane for all."""
@@ -39,6 +49,8 @@ class Settings:
 
     def queue_key(self, seq: View) -> tuple[int, ...] | None:
         """The sort key of the chosen order."""
+        if self.aging:
+            return aged_priority(seq, round(self.aging * PS_PER_S))
         return ORDERS[self.order](seq)
 
     @property

@@ -5,44 +5,58 @@ Ties go to the one admitted last, which has the least to lose.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from policies.base import Step, Victim, View
 
-from policies.base import Victim, View
+SPARE_STEPS = 64
+"""`most_blocks` spares whoever was evicted within so many steps."""
 
 
-def last_in(running: Sequence[View]) -> View:
+def last_in(step: Step) -> View:
     """The one admitted last (rule A9)."""
-    return running[-1]
+    return step.running[-1]
 
 
-def least_urgent(running: Sequence[View]) -> View:
+def least_urgent(step: Step) -> View:
     """Highest (priority, arrival): the least urgent, of these the latest (rule A11)."""
-    return max(running, key=lambda seq: (seq.priority, seq.arrival))
+    return max(step.running, key=lambda seq: (seq.priority, seq.arrival))
 
 
-def most_blocks(running: Sequence[View]) -> View:
-    """The one whose blocks free the most room."""
-    return max(reversed(running), key=lambda seq: seq.blocks)
+def most_blocks(step: Step) -> View:
+    """The one whose blocks free the most room.
+
+    Within 10 % of the most, it spares whoever was evicted lately: else long sequences that
+    lose their KV come back only to lose it again.
+    """
+    most = max(seq.blocks for seq in step.running)
+    close = [seq for seq in step.running if 10 * seq.blocks >= 9 * most]
+    lately = step.number - SPARE_STEPS
+    rested = [seq for seq in close if seq.evicted_step < max(lately, 0)] or close
+    return max(reversed(rested), key=lambda seq: seq.blocks)
 
 
-def least_computed(running: Sequence[View]) -> View:
+def least_computed(step: Step) -> View:
     """The one that loses the least work."""
-    return min(reversed(running), key=lambda seq: seq.computed)
+    return min(reversed(step.running), key=lambda seq: seq.computed)
 
 
-def most_computed(running: Sequence[View]) -> View:
+def most_computed(step: Step) -> View:
     """The one that loses the most work: the baseline that shows why not to."""
-    return max(reversed(running), key=lambda seq: seq.computed)
+    return max(reversed(step.running), key=lambda seq: seq.computed)
 
 
-def longest_wait(running: Sequence[View]) -> View:
+def longest_wait(step: Step) -> View:
     """The one that has waited longest in all: hits those who suffered already."""
-    return max(reversed(running), key=lambda seq: seq.waited)
+    return max(reversed(step.running), key=lambda seq: seq.waited)
 
 
-def longest_running(running: Sequence[View]) -> View:
+def longest_running(step: Step) -> View:
     """The one admitted longest ago."""
-    return min(running, key=lambda seq: seq.admitted_at)
+    return min(step.running, key=lambda seq: seq.admitted_at)
+
+
+def random(step: Step) -> View:
+    """Anyone."""
+    return step.running[step.draw(len(step.running))]
 
 
 VICTIMS: dict[str, Victim] = {
@@ -53,4 +67,5 @@ VICTIMS: dict[str, Victim] = {
     "most-computed": most_computed,
     "longest-wait": longest_wait,
     "longest-running": longest_running,
+    "random": random,
 }

@@ -18,8 +18,8 @@ class Decodes:
     """The group of one replica."""
 
     __slots__ = (
-        "_ends", "_finishing", "block_size", "context", "due", "fresh", "growers", "last_end",
-        "size", "spells", "table", "ticks",
+        "_ends", "_finishing", "block_size", "context", "due", "fresh", "growers", "lanes",
+        "last_end", "size", "spells", "table", "ticks",
     )  # fmt: skip
 
     def __init__(self, block_size: int) -> None:
@@ -37,6 +37,8 @@ class Decodes:
         """Members that need a block at ticks ≡ i (mod block size)."""
         self.due = [0] * block_size
         """len() of each of `growers`."""
+        self.lanes: dict[str, int] = {}
+        """Members by lane."""
         self.fresh: dict[Sequence, None] = {}
         """Members whose last token did not come from the last tick: their next gap is a stall."""
         self.spells = array("q")
@@ -55,6 +57,7 @@ class Decodes:
             seq.spell = ticks + 1
             self.fresh[seq] = None
         self.size += 1
+        self.lanes[seq.lane] = self.lanes.get(seq.lane, 0) + 1
         self.context += seq._computed
         self.table += len(seq.table)
         if not seq.hold:
@@ -87,6 +90,7 @@ class Decodes:
         else:
             self.fresh.pop(seq, None)
         self.size -= 1
+        self.lanes[seq.lane] -= 1
         self.context -= seq._computed
         self.table -= len(seq.table)
 

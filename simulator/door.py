@@ -30,7 +30,8 @@ class Door:
         seq = Sequence(request, declared, goal, self._policy.lane(request))
         if room < 1:
             return seq, "rejected: prompt reaches max_model_len"
-        # The last token is never fed, so it needs no slot (rule A5).
-        if request.prompt + declared - 1 > self._slots:
+        # The last token is never fed (rule A5); at least one more than the prompt must fit, for
+        # the run's model limit is no more than the pool.
+        if request.prompt + max(declared - 1, 1) > self._slots:
             return seq, "rejected: prompt and declared maximum exceed the pool"
         return seq, ""

@@ -45,7 +45,9 @@ def extend(seq: Sequence, blocks: int, block_size: int) -> None:
         at = len(chain) * block_size
         parent = chain[-1] if chain else 0
         run = pieces(seq, at, at + block_size)
-        chain.append(hash((parent, *(number for piece in run for number in piece))))
+        # hash(-1) is hash(-2) in Python: negative numbers move one down to stay apart.
+        numbers = (n if n >= 0 else n - 1 for piece in run for n in piece)
+        chain.append(hash((parent, *numbers)))
 
 
 def prefix(seq: Sequence, block_size: int) -> Iterator[int]:

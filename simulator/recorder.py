@@ -49,6 +49,8 @@ class ReplicaLog:
         """Blocks taken in the further steps of each leap, one after the other."""
         self.queued = array("q")
         """When sequences arrived in the queue."""
+        self.unfed = 0
+        """Evictions in steps that fed nobody, and so have no row: the next row counts them."""
         self.needless = 0
         """Evictions after which the victim's blocks would still have been free."""
 
@@ -62,8 +64,9 @@ class ReplicaLog:
             unused += len(seq.table) * self.block_size - seq._computed
             if seq not in step.fed:
                 idle += len(seq.table)
-        preempted = len(step.preempted)
-        if preempted:
+        preempted = len(step.preempted) + self.unfed
+        self.unfed = 0
+        if step.preempted:
             self._count_needless(step)
         return step.pool.free, preempted, group.ticks if step.tick else -1, unused, idle
 
@@ -161,9 +164,12 @@ class RequestLog:
 
     def left(self, seq: Sequence, replica: int, now: int, reason: str) -> None:
         """A request ended at `now`, or (`now` = -1) is still there at the horizon."""
-        queued = seq.first_scheduled - seq.arrival if seq.first_scheduled >= 0 else 0
-        head = [seq.waits[answer] for answer in _HEAD]
-        boundary = seq.boundary - seq.arrival if seq.first_scheduled >= 0 else 0
+        queued = boundary = 0
+        head = [0] * len(_HEAD)
+        if seq.first_scheduled >= 0:  # else there is no queue time yet for them to add up to
+            queued = seq.first_scheduled - seq.arrival
+            boundary = seq.boundary - seq.arrival
+            head = [seq.waits[answer] for answer in _HEAD]
         self._ints.extend(
             (
                 seq.index, replica, seq.arrival, seq.first_scheduled, seq.first_token,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any
 
+import numpy as np
 import simpy
 
 from calibration.step_time import Executor, StepShape, StepTime
@@ -35,6 +36,7 @@ class Replica:
         executor: Executor,
         clients: Clients,
         max_model_len: int,
+        victims: np.random.Generator,
         on_left: Callable[[Sequence, int, str], None],
         *,
         leap: bool = True,
@@ -45,7 +47,7 @@ class Replica:
         self.index = index
         self.policy = policy
         self.executor = executor
-        self.step = StepBuilder(engine, policy, max_model_len)
+        self.step = StepBuilder(engine, policy, max_model_len, victims)
         self.log = ReplicaLog(index, engine.block_size)
         self.process: simpy.Process | None = None
         self._engine = engine
@@ -78,14 +80,14 @@ class Replica:
         leap = self._asleep
         if leap is None:
             seq.boundary = now
-            lane.arrive(seq)
+            self.step.arrive(seq)
             if self._sleeping and self._wake_at > now:
                 self._rouse()
             return
         running = leap.reach(now)
         seq.boundary = leap.end(running)
         matters = running < leap.steps and self._matters(seq, lane[0] if lane else None)
-        lane.arrive(seq)
+        self.step.arrive(seq)
         if matters:
             cut(leap, running)
             self._rouse()
@@ -117,6 +119,9 @@ class Replica:
         while True:
             shape = self._schedule(now)
             if not step.tokens:
+                if step.preempted:  # everything is different now: ask again at once
+                    log.unfed += len(step.preempted)
+                    continue
                 if not (yield from self._idle()):
                     return
                 now = env.now
@@ -147,6 +152,9 @@ class Replica:
             for seq in finished:
                 executor.forget(seq.index)
                 self._on_left(seq, self.index, seq.reason)
+            if finished and self._clients.next == now:
+                # A follow-up sent at this very instant is seen by the next schedule.
+                yield Wake(env, 0, 2 + self.index)
 
     def _sleep(self, delay: int) -> simpy.Event:
         # Alone, there is no other replica to come before or after at the same instant.

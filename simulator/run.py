@@ -25,6 +25,7 @@ from simulator.recorder import Outside, RequestLog, collect
 from simulator.replica import Replica
 from simulator.sequence import Sequence
 from traces.records import Records
+from traces.seeds import stream
 from traces.trace import Trace
 
 Progress = Callable[[int, int], None]
@@ -68,7 +69,7 @@ def simulate(
     servers = [
         Replica(
             env, index, engine, policy, executor, clients, door.max_model_len,
-            left,
+            stream(seed, "victims", str(index)), left,
             leap=leap, solo=replicas == 1, horizon=end,
         )
         for index in range(replicas)
@@ -169,9 +170,9 @@ class World:
             if upcoming is None:
                 upcoming = FOREVER
             if upcoming > self._horizon:
-                upcoming = self._horizon + 1
-                if clients.next is not None:
+                if clients.next is not None or env.now > self._horizon:
                     return
+                upcoming = self._horizon + 1
             self._waiting = True
             try:
                 yield Wake(env, upcoming - now, 1)

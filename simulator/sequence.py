@@ -21,10 +21,10 @@ class Sequence:
 
     __slots__ = (
         "_computed", "_produced", "admitted_at", "arrival", "boundary", "chain", "content",
-        "declared", "fed", "first_scheduled", "first_token", "goal", "group", "high_water",
-        "hit", "hold", "index", "joined", "lane", "last_token", "output", "passed_over",
-        "peak", "place", "preemptions", "priority", "prompt", "queued_at", "recomputed",
-        "resumed_hit", "session", "spell", "stalled", "table", "tenant", "waited", "waits",
+        "declared", "evicted_step", "fed", "first_scheduled", "first_token", "goal",
+        "group", "high_water", "hit", "hold", "index", "joined", "lane", "last_token", "output",
+        "passed_over", "peak", "place", "preemptions", "priority", "prompt", "queued_at",
+        "recomputed", "resumed_hit", "session", "spell", "stalled", "table", "tenant", "waited", "waits",
     )  # fmt: skip
 
     def __init__(self, request: Request, declared: int, goal: int, lane: str) -> None:
@@ -69,6 +69,7 @@ class Sequence:
         """Picoseconds at the head of its lane, by the answer that it got."""
         self.preemptions = 0
         self.passed_over = 0
+        self.evicted_step = -1
         self.fed = 0
         """Tokens fed to the model so far, recomputation included."""
         self.recomputed = 0

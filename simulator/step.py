@@ -12,7 +12,9 @@ the running set in admission order.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+
+import numpy as np
 
 from calibration.step_time import Row, StepShape
 from policies.base import ALL, Answer, Policy
@@ -28,7 +30,9 @@ from simulator.waiting import Lane, Waiting
 class StepBuilder:
     """The verbs, and what they came to. All times are picoseconds."""
 
-    def __init__(self, engine: Engine, policy: Policy, max_model_len: int) -> None:
+    def __init__(
+        self, engine: Engine, policy: Policy, max_model_len: int, victims: np.random.Generator
+    ) -> None:
         self.policy = policy
         self.pool = BlockPool(engine.blocks, engine.block_size)
         self.queue = Waiting(policy)
@@ -50,8 +54,12 @@ class StepBuilder:
         """(sequence, computed, known, blocks held) in eviction order."""
         self.steady = False
         """After `close`: an equal step could follow."""
+        self.slack = ALL
+        """Free blocks that may go before the gate or the reserve would answer otherwise."""
         self.refused: dict[str, Answer] = {}
         """Answer to the first sequence of each lane that was not admitted."""
+        self.number = 0
+        self.evictions_in_a_row = 0
         self.stalls = array("q")
         """Flat (request, end, gap) of every gap that is in no spell."""
         self._engine = engine
@@ -60,6 +68,14 @@ class StepBuilder:
         self._max_model_len = max_model_len
         self._reserve = int(engine.reserve * engine.blocks)
         self._admissions = 0
+        self._pause_until = 0
+        """Free blocks at which paused admissions go on; 0 = not paused."""
+        self._served: dict[str, int] = {}
+        self._alone = 0
+        """Service of the first lane while there was no other; not yet in `_served`."""
+        self._returning: list[str] = []
+        """Lanes that had nobody waiting or running before an arrival since the last step."""
+        self._victims = victims
         self._members_fed = 0
         self._walk: Iterator[Sequence] | None = None
         self._starved: tuple[Sequence, int] | None = None
@@ -73,6 +89,24 @@ class StepBuilder:
     @property
     def free_blocks(self) -> int:
         return self.pool.free
+
+    @property
+    def prefilling(self) -> Collection[Sequence]:
+        return self.chunks.keys()
+
+    @property
+    def unfinished(self) -> int:
+        return sum(seq.todo > max(self.fed.get(seq, 0), 1) for seq in self.chunks)
+
+    @property
+    def paused(self) -> bool:
+        if self._pause_until and (self.pool.free >= self._pause_until or not self.running):
+            self._pause_until = 0
+        return self._pause_until > 0
+
+    @property
+    def lanes(self) -> Collection[str]:
+        return self.queue.lanes.keys()
 
     def waiting(self, lane: str | None = None) -> Lane | Waiting:
         if lane is not None:
@@ -99,7 +133,31 @@ class StepBuilder:
             seats -= 1
         return min(total, enough)
 
+    def served(self, lane: str) -> int:
+        if self._alone:
+            first = next(iter(self.queue.lanes))
+            self._served[first] = self._served.get(first, 0) + self._alone
+            self._alone = 0
+        return self._served.get(lane, 0)
+
+    def shortage(self, most: int = ALL) -> int:
+        left = self.tokens_left
+        need = 0
+        for seq in self.running:
+            if self._is_fed(seq):
+                continue
+            amount = self._least(seq, most, left)
+            left -= amount
+            need += max(0, -(-(seq.computed + amount) // self._block_size) - len(seq.table))
+        return max(0, need - self.pool.free)
+
+    def draw(self, n: int) -> int:
+        return int(self._victims.integers(n))
+
     # The verbs
+
+    def pause(self, share: float) -> None:
+        self._pause_until = max(1, int(share * self.pool.blocks))
 
     def feed_running(
         self, most: int = ALL, lane: str | None = None, within: int = ALL
@@ -119,12 +177,7 @@ class StepBuilder:
         for seq in self._walk:
             if (lane is not None and seq.lane != lane) or seq not in self.running:
                 continue
-            todo = seq.todo
-            amount = min(
-                todo if todo == 1 else min(todo, most),
-                self.tokens_left - floor,
-                self._max_model_len - seq.computed - 1,
-            )
+            amount = self._least(seq, most, self.tokens_left - floor)
             if amount > 0 and not self._give(seq, amount):
                 self._starved = (seq, amount)
                 return seq
@@ -174,6 +227,7 @@ class StepBuilder:
         seq._computed = 0
         seq.hold = 0
         seq.preemptions += 1
+        seq.evicted_step = self.number
         seq.queued_at = self.now
         self.queue.lane(seq.lane).come_back(seq)
 
@@ -181,6 +235,13 @@ class StepBuilder:
         self.refused.setdefault(seq.lane, why)
 
     # What the engine adds
+
+    def arrive(self, seq: Sequence) -> None:
+        """Queue a new sequence."""
+        lane = self.queue.lane(seq.lane)
+        if len(self.queue.lanes) > 1 and not lane and not self._runs(seq.lane):
+            self._returning.append(seq.lane)
+        lane.arrive(seq)
 
     def stop(self, index: int) -> None:
         """The token that request `index` gets in this step is its end of sequence."""
@@ -204,6 +265,9 @@ class StepBuilder:
 
     def open(self, now: int, more_to_come: bool) -> None:
         """Begin a step at `now`."""
+        self.evictions_in_a_row = self.evictions_in_a_row + 1 if self.preempted else 0
+        if self._returning:
+            self._lift()
         self.now = now
         self.more_to_come = more_to_come
         self.tokens = 0
@@ -213,6 +277,7 @@ class StepBuilder:
         self.admitted = []
         self.preempted = []
         self.refused = {}
+        self.slack = ALL
         self._members_fed = 0
         self._walk = self._starved = None
 
@@ -268,6 +333,11 @@ class StepBuilder:
         """
         if steps > 1:
             self._grow(steps)
+        self.number += steps
+        if len(self.queue.lanes) > 1:
+            self._serve(steps)
+        else:
+            self._alone += self.tokens * steps
         group = self.group
         done: list[Sequence] = []
         if self.tick:
@@ -354,12 +424,43 @@ class StepBuilder:
         if short > 0:
             seq.table += self.pool.take(short)
 
+    def _runs(self, lane: str) -> bool:
+        return self.group.lanes.get(lane, 0) > 0 or any(seq.lane == lane for seq in self.chunks)
+
+    def _lift(self) -> None:
+        """Lanes that come back from idleness start at the least of the others' service."""
+        back = set(self._returning)
+        self._returning.clear()
+        others = [
+            self.served(name)
+            for name, lane in self.queue.lanes.items()
+            if name not in back and (lane or self._runs(name))
+        ]
+        for name in back:
+            self._served[name] = max(self.served(name), min(others, default=0))
+
+    def _serve(self, steps: int) -> None:
+        """Count the tokens of `steps` steps to the lanes that got them."""
+        for seq, amount in self.fed.items():
+            if seq.group is None:
+                self._served[seq.lane] = self.served(seq.lane) + amount * steps
+        if self.tick:
+            for lane, members in self.group.lanes.items():
+                self._served[lane] = self.served(lane) + members * steps
+
     def _unfed(self) -> list[Sequence]:
         """Running sequences not yet fed, in admission order."""
         if self.group_fed or not self.group.size:
             chunks = [seq for seq in self.chunks if seq not in self.fed]
             return sorted(chunks, key=lambda seq: seq.place)
         return [seq for seq in self.running if seq not in self.fed]
+
+    def _least(self, seq: Sequence, most: int, left: int) -> int:
+        """Tokens that a running sequence gets of `left` (rule A1)."""
+        todo = seq.todo
+        if todo > 1:
+            todo = min(todo, most)
+        return min(todo, left, self._max_model_len - seq.computed - 1)
 
     def _is_fed(self, seq: Sequence) -> bool:
         return (self.group_fed and seq.group is self.group) or seq in self.fed
@@ -401,10 +502,7 @@ class StepBuilder:
         for seq in self.chunks:
             if seq in self.fed:
                 continue
-            todo = seq.prompt + seq._produced - seq._computed
-            if todo > most and todo > 1:
-                todo = most
-            amount = min(todo, spare, self._max_model_len - seq._computed - 1)
+            amount = self._least(seq, most, spare)
             if amount > 0:
                 amounts.append((seq, amount))
                 spare -= amount
@@ -504,11 +602,13 @@ class StepBuilder:
         """The admission gate (A6) and the reserve (A7)."""
         slots = seq.known if self._engine.gate else len(hits) * self._block_size + amount
         need = -(-max(slots, hold) // self._block_size) - len(hits) + self.pool.idle(hits)
-        free = self.pool.free
-        if need > free:
+        spare = self.pool.free - need
+        if spare < 0:
             return Answer.BLOCKS
-        if self.running and need + self._reserve > free:
+        if self.running and spare < self._reserve:
+            self.slack = min(self.slack, spare)
             return Answer.RESERVE
+        self.slack = min(self.slack, spare - self._reserve)
         return Answer.OK
 
     def _pause(self, seq: Sequence) -> None:

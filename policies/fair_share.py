@@ -1,0 +1,33 @@
+"""Fair share over chunked prefill: the tenant that has had the least service is admitted next.
+
+Service is counted in tokens, prompt and output alike. A tenant that comes back from idleness
+is lifted to the least served of those waiting, so that it cannot save up (virtual token
+counter, Sheng et al., OSDI'24).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from policies.base import ALWAYS, Stable, Step, feed_or_evict
+from policies.chunked import Chunked
+from traces.trace import Request
+
+
+@dataclass(frozen=True, kw_only=True)
+class FairShare(Chunked):
+    """One lane a tenant."""
+
+    def lane(self, request: Request) -> str:
+        """The tenant."""
+        return request.tenant
+
+    def schedule(self, step: Step) -> Stable | None:
+        most = self.most(step)
+        feed_or_evict(step, self.evict, most)
+        while waiting := [lane for lane in step.lanes if step.waiting(lane)]:
+            lane = min(waiting, key=lambda lane: (step.served(lane), lane))
+            if not step.admit(step.waiting(lane)[0], most, whole=not self.chunks):
+                # Who is least served changes from step to step.
+                return ALWAYS if len(waiting) == 1 else None
+        return ALWAYS
