@@ -23,7 +23,7 @@ def attainment(run: Latencies, sla: Sla, chosen: Bools | None = None) -> dict[st
     met = int(every.sum())
     return {
         "attainment": met / int(asked.sum()) if asked.any() else None,
-        "goodput_per_s": met / (run.wall / PS_PER_S) if run.wall else None,
+        "goodput_per_s": met / (run.span / PS_PER_S) if run.span else None,
         "met": {
             str(term): (value := values[str(term)]) is not None and value <= term.bound_s
             for term in sla

@@ -1,4 +1,4 @@
-"""How sure a number is: stationarity of a run.
+"""How sure a number is: stationarity, warm-up, and intervals.
 
 **Stationary.** The backlog at a time is the number of requests that have arrived and not ended.
 Over the second half of the span of arrivals it is averaged in `BATCHES` equal stretches and a
@@ -6,14 +6,30 @@ line is fitted through the averages. The run is *not* stationary where the line 
 `GROWTH` of the requests that arrived in that half (and by `LEAST` requests at least), and the
 rise is more than chance (one-sided, 5 %). The drain after the last arrival is left out: it always
 falls. Where all requests arrive at once there is no rate, and the answer is None.
+
+**Warm-up.** MSER-5: of the requests in order of arrival, cut as many as make the standard error of
+the mean of the rest smallest, in fives, at most half. `without_ends` cuts by arrival and says so.
+
+**Intervals.** Between runs with independent seeds: Student's t over one value a run. Between
+variants on the same seeds: the same over the differences of pairs. Within one long run the values
+of neighbours depend on each other: it is cut into consecutive batches by arrival, and Student's t
+is taken over the batches' own statistics (batch means; for percentiles, sectioning).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
+
+from reports.gaps import column
+from reports.percentiles import percentile
+from traces.records import Records
+from traces.trace import PS_PER_S
 
 BATCHES = 8
 GROWTH = 0.015
@@ -63,3 +79,132 @@ def stationarity(arrival: NDArray[np.int64], left: NDArray[np.int64]) -> Station
     p_value = 1.0 if np.ptp(stretches) == 0 else float(line.pvalue)
     rises = growth > max(GROWTH * arrived, LEAST) and p_value < 0.05
     return Stationarity(stationary=not rises, growth=growth, arrived=arrived, p_value=p_value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """An estimate with its confidence interval, in the unit of the values."""
+
+    estimate: float
+    low: float
+    high: float
+    samples: int
+    """Runs, pairs or batches that it rests on."""
+    confidence: float = 0.95
+
+    @property
+    def half_width(self) -> float:
+        return (self.high - self.low) / 2
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Of a difference: more than chance."""
+        return self.low > 0 or self.high < 0
+
+
+def student(values: Sequence[float] | NDArray[Any], confidence: float = 0.95) -> Interval:
+    """The mean of independent values, one a run. Raises ValueError for fewer than two."""
+    from scipy import stats
+
+    array = np.asarray(values, dtype=float)
+    if len(array) < 2:
+        raise ValueError(f"an interval needs two values at least, got {len(array)}")
+    mean = float(array.mean())
+    reach = float(stats.t.ppf((1 + confidence) / 2, len(array) - 1))
+    reach *= float(array.std(ddof=1)) / len(array) ** 0.5
+    return Interval(
+        estimate=mean,
+        low=mean - reach,
+        high=mean + reach,
+        samples=len(array),
+        confidence=confidence,
+    )
+
+
+def paired(
+    base: Sequence[float] | NDArray[Any],
+    variant: Sequence[float] | NDArray[Any],
+    confidence: float = 0.95,
+) -> Interval:
+    """variant - base, where the i-th of both come from the same requests or seed."""
+    if len(base) != len(variant):
+        raise ValueError(f"pairs: {len(base)} values against {len(variant)}")
+    return student(np.asarray(variant, float) - np.asarray(base, float), confidence)
+
+
+def within_run(
+    values: NDArray[Any], statistic: str = "mean", confidence: float = 0.95, batches: int = 20
+) -> Interval | None:
+    """A statistic ("mean", "p99") of one run's values in order of arrival.
+
+    None where there are too few: a batch must hold what its percentile needs (100 for P99), and
+    five batches there must be.
+    """
+    share = None if statistic == "mean" else float(statistic[1:])
+    least = 10 if share is None else max(10, round(100 / (100 - share)))
+    batches = min(batches, len(values) // least)
+    if batches < 5:
+        return None
+
+    def of(part: NDArray[Any]) -> float:
+        found = float(part.mean()) if share is None else percentile(part, share)
+        assert found is not None
+        return found
+
+    spread = student([of(part) for part in np.array_split(values, batches)], confidence)
+    whole = of(values)
+    return replace(
+        spread, estimate=whole, low=whole - spread.half_width, high=whole + spread.half_width
+    )
+
+
+def warm_up(values: NDArray[Any]) -> int:
+    """How many of the first values to leave out (MSER-5): a multiple of 5, at most half."""
+    fives = len(values) // 5
+    if fives < 4:
+        return 0
+    means = np.asarray(values[: fives * 5], dtype=float).reshape(fives, 5).mean(axis=1)
+    # Sums over what is left after each cut, from the end.
+    left = np.arange(fives, 0, -1)
+    total, squares = np.cumsum(means[::-1])[::-1], np.cumsum(means[::-1] ** 2)[::-1]
+    error = (squares - total**2 / left) / left**2
+    return int(np.argmin(error[: fives // 2 + 1])) * 5
+
+
+def without_ends(records: Records, first: int = 0, last: int = 0) -> Records:
+    """Records without the first and last so many requests by arrival; a note says so.
+
+    What is said of requests (latencies, SLA, preemptions, rates) is then of the rest, rates over
+    the span of their arrivals; what is said of steps and the pool stays that of the whole run.
+    Raises ValueError where nothing would be left.
+    """
+    arrival = column(records.requests, "arrival")
+    order = np.argsort(np.where(arrival < 0, np.iinfo(np.int64).max, arrival), kind="stable")
+    sent = int((arrival >= 0).sum())
+    if first < 0 or last < 0 or first + last >= sent:
+        raise ValueError(f"cut: {first} first and {last} last of {sent} requests leave nothing")
+    kept = np.zeros(len(arrival), dtype=bool)
+    kept[order[first : sent - last]] = True
+    requests = records.requests[kept].reset_index(drop=True)
+    names = requests["request"]
+    left = arrival[kept]
+    note = (
+        f"Requests are those that arrived from {left.min() / PS_PER_S:,.3f} s to "
+        f"{left.max() / PS_PER_S:,.3f} s: without the first {first:,} and the last {last:,} by "
+        "arrival. Steps and the KV pool are those of the whole run."
+    )
+    about = records.about | {
+        "notes": [*records.about.get("notes", []), note],
+        "span_ps": int(left.max() - left.min()),
+    }
+    return replace(
+        records,
+        requests=requests,
+        spells=_of(records.spells, names),
+        stalls=_of(records.stalls, names),
+        about=about,
+    )
+
+
+def _of(table: pd.DataFrame, names: pd.Series[int]) -> pd.DataFrame:
+    return table[table["request"].isin(names)].reset_index(drop=True)

@@ -118,6 +118,11 @@ class Latencies:
             end = max(self.step_end, round(horizon * PS_PER_S) if horizon else 0)
         return end
 
+    @property
+    def span(self) -> int:
+        """The time that rates are taken over: T_wall, or what a cut by arrival left of it."""
+        return int(self.about.get("span_ps", self.wall))
+
     @cached_property
     def slots(self) -> int | None:
         """Seats of all replicas: the engine's, or a static batch where that is smaller."""

@@ -20,6 +20,8 @@ Rates, over T_wall = time 0 to the last finish (to the horizon, if requests were
   output_tokens_per_s     tokens produced / T_wall
   prompt_tokens_per_s     prompt tokens of requests that got a first token / T_wall
   goodput_per_s           requests that met every SLA term / T_wall
+Where a run was cut by arrival (`reports.confidence.without_ends`) they are over the span of the
+arrivals that are left.
 
 Preemptions:
   per_request       preemptions / requests arrived (the preemption rate)
@@ -219,7 +221,7 @@ def _requests(run: Latencies, chosen: Bools) -> dict[str, Any]:
 
 def _throughput(run: Latencies, chosen: Bools) -> dict[str, float | None]:
     started = chosen & (run.ttft >= 0)
-    seconds = run.wall / PS_PER_S
+    seconds = run.span / PS_PER_S
     return {
         "requests_per_s": _ratio(int((chosen & run.finished).sum()), seconds),
         "output_tokens_per_s": _ratio(int(run.column("produced")[chosen].sum()), seconds),

@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from reports import units
 from reports.charts import latency_charts, slot_chart, time_charts
+from reports.confidence import Interval, within_run
 from reports.latencies import Latencies
 from reports.parts import CAUSES, Band, bands, main_wait
 from reports.percentiles import STATISTICS
@@ -51,6 +52,7 @@ def run_page(
         split=split,
         why=_why(split["TTFT"]),
         slowest=_slowest(run),
+        intervals=_intervals(run),
         settings=_settings(summary),
         command=command,
         data={
@@ -170,6 +172,19 @@ def _why(split: list[Band]) -> str:
     cause = tail.largest()
     part = units.share(tail.parts[cause] / tail.total)
     return f"For the slowest 1 %, {part} of TTFT is “{CAUSES[cause]}”."
+
+
+def _intervals(run: Latencies) -> list[tuple[str, Interval]]:
+    """What chance alone may do to this run's figures, where there are enough requests to tell."""
+    order = np.argsort(run.column("arrival"), kind="stable")
+    found = []
+    for metric in ("ttft", "e2e"):
+        values = run.of(metric)[order]
+        values = values[values >= 0] / PS_PER_S
+        for statistic in ("mean", "p90", "p99"):
+            if (interval := within_run(values, statistic)) is not None:
+                found.append((f"{metric.upper()} {statistic.replace('p', 'P')}", interval))
+    return found
 
 
 def _slowest(run: Latencies) -> list[dict[str, Any]]:
