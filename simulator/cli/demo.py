@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
-from simulator.cli.compare import run_comparison
+from simulator.cli.compare import ALL, run_comparison
 from simulator.cli.options import FormatOption
 from simulator.cli.printing import Format
 
 SCENARIO = Path(__file__).with_suffix(".toml")
-POLICIES = ("static:batch=32", "continuous", "chunked", "fast-lane")
 
 
 def demo(
@@ -24,4 +23,4 @@ def demo(
     """Static, continuous, chunked and fast lane on one chat workload: a table, a page, pictures."""
     from simulator.scenario import Scenario
 
-    run_comparison(Scenario.load(SCENARIO), POLICIES, out, format)
+    run_comparison(Scenario.load(SCENARIO), ALL.split(","), out, format)
