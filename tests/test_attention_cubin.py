@@ -34,13 +34,14 @@ INDICES = [
     "block_tables",
     "cu_seqlens",
     "contexts",
+    "piece",
     "piece_owner",
     "piece_offset",
     "tile_owner",
     "tile_offset",
 ]
 TENSORS = ["out", "q", "k", "v", "k_cache", "v_cache"]
-EVEN_INTEGERS = ["q_stride", "k_stride", "v_stride", "piece"]
+EVEN_INTEGERS = ["q_stride", "k_stride", "v_stride"]
 REGISTERS_PER_SM = 65_536
 SHARED_PER_PROGRAM = {80: 163 * 1024, 90: 227 * 1024}
 

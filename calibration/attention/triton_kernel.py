@@ -101,8 +101,9 @@ def decode_kernel(
     pieces = tl.load(piece_offset + s + 1) - first
     context = tl.load(contexts + s)
     row = tl.load(cu_seqlens + s).to(tl.int64)
-    start = (item - first) * piece
-    end = tl.minimum(start + piece, context)
+    tokens = tl.load(piece)
+    start = (item - first) * tokens
+    end = tl.minimum(start + tokens, context)
     m = tl.arange(0, ROWS)
     d = tl.arange(0, HEAD_DIM)
     real = (m < GROUP)[:, None]

@@ -2,12 +2,12 @@
 
 A sequence of one row is a decode, whatever else is in the batch, so a mixed step launches the
 split-KV decode and the prefill kernel side by side, and its decodes cost what they cost alone.
-Contexts are cut into pieces of about `decode_context · kv_heads / (PROGRAMS_PER_SM ·
-multiprocessors)` tokens: every program has about the same work, however uneven the contexts are.
-Grids are upper bounds that the host knows, so nothing waits for the device.
+Contexts are cut into pieces of about (sum of contexts) · kv_heads / (PROGRAMS_PER_SM ·
+multiprocessors) tokens: every program has about the same work, however uneven the contexts are.
 
-To capture a CUDA graph, capture with a `Batch` that was not used before: its plan then becomes
-part of the graph and is made anew from the batch's tensors in each replay.
+What depends on the contexts is computed on the device, and grids are upper bounds that the host
+knows, so nothing waits. To capture a CUDA graph, capture with a `Batch` object that was not used
+before: its plan then becomes part of the graph, made anew from the tensors in each replay.
 """
 
 from __future__ import annotations
@@ -97,12 +97,12 @@ def paged_attention(
     decode = decode or decode_tiles(q.dtype, group)
     prefill = prefill or prefill_tiles(q.dtype, group, _hopper(q.device))
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    piece = piece or _piece(batch, kv_heads, decode.keys, q.device)
-    plan = _plan(batch, piece, prefill.rows // group)
+    items = _programs(q.device) // kv_heads
+    plan = _plan(batch, piece, items, decode.keys, prefill.rows // group)
     fixed = constants(heads, kv_heads, head_dim, block_size, q.dtype)
     scale_log2 = scale * math.log2(math.e)
     if batch.decodes:
-        split = batch.max_context > plan.piece
+        split = batch.max_context > plan.least_piece
         parts = plan.piece_owner.shape[0] if split else 0
         partial = torch.empty((parts, heads, head_dim), dtype=torch.float32, device=q.device)
         lse = torch.empty((parts, heads), dtype=torch.float32, device=q.device)
@@ -172,12 +172,6 @@ def _hopper(device: torch.device) -> bool:
     return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (9, 0)
 
 
-def _piece(batch: Batch, kv_heads: int, keys: int, device: torch.device) -> int:
-    """Tokens of a piece: whole tiles of keys."""
-    tokens = max(LEAST_PIECE, batch.decode_context * kv_heads // _programs(device))
-    return -(-tokens // keys) * keys
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
     """Which sequence each program works for; the same in every layer of a step.
@@ -186,7 +180,9 @@ class _Plan:
     owners past the last real one are `sequences`, and such programs leave at once.
     """
 
-    piece: int
+    least_piece: int
+    piece: Tensor
+    """int32 [1]: tokens of a piece, at least `least_piece`; whole tiles of keys."""
     piece_owner: Tensor
     """int32 [≥ pieces]."""
     piece_offset: Tensor
@@ -196,21 +192,35 @@ class _Plan:
 
 
 @lru_cache(maxsize=2)
-def _plan(batch: Batch, piece: int, tokens_per_tile: int) -> _Plan:
+def _plan(batch: Batch, piece: int | None, items: int, keys: int, tokens_per_tile: int) -> _Plan:
+    """About `items` pieces, or pieces of `piece` tokens."""
     queries = batch.cu_seqlens.diff()
+    contexts = torch.where(queries == 1, batch.contexts, 0)
+    least = piece or _ceil_div(LEAST_PIECE, keys) * keys
+    even = contexts.sum(dtype=torch.int32).view(1) if piece is None else contexts.new_zeros(1)
+    cut = (_ceil_div(_ceil_div(even, items), keys) * keys).clamp(min=least)
     # At least one, so that a padding row is written too.
-    pieces = torch.where(queries == 1, ((batch.contexts + piece - 1) // piece).clamp(min=1), 0)
-    tiles = torch.where(queries > 1, (queries + tokens_per_tile - 1) // tokens_per_tile, 0)
-    chunks = batch.sequences - batch.decodes
-    piece_owner, piece_offset = _owners(pieces, batch.decodes + batch.decode_context // piece)
-    tile_owner, tile_offset = _owners(tiles, chunks + batch.tokens // tokens_per_tile)
+    pieces = torch.where(queries == 1, _ceil_div(contexts, cut).clamp(min=1), 0)
+    tiles = torch.where(queries > 1, _ceil_div(queries, tokens_per_tile), 0)
+    # Rounding up adds less than one to each: the bounds hold for any contexts.
+    most_pieces = batch.decodes + batch.decode_context // least
+    if piece is None:
+        most_pieces = min(most_pieces, batch.decodes + items)
+    most_tiles = batch.sequences - batch.decodes + batch.tokens // tokens_per_tile
+    piece_owner, piece_offset = _owners(pieces, most_pieces)
+    tile_owner, tile_offset = _owners(tiles, most_tiles)
     return _Plan(
-        piece=piece,
+        least_piece=least,
+        piece=cut,
         piece_owner=piece_owner,
         piece_offset=piece_offset,
         tile_owner=tile_owner,
         tile_offset=tile_offset,
     )
+
+
+def _ceil_div(a: Any, b: Any) -> Any:
+    return (a + b - 1) // b
 
 
 def _owners(counts: Tensor, bound: int) -> tuple[Tensor, Tensor]:
