@@ -50,7 +50,7 @@ class Measurement:
     block_sizes: tuple[int, ...] = (16,)
     limits: Limits | None = None
     """Default: by device, model and memory."""
-    passes: int = 5
+    passes: int = 4
     quick: bool = False
     threads: int = 1
     clock: str = "cpu"

@@ -27,7 +27,7 @@ def measure(
     clock: Annotated[
         str, typer.Option(help="On cpu: cpu (time of the one thread) or wall.")
     ] = "cpu",
-    passes: Annotated[int, typer.Option(min=1, help="Times each step of the grid is timed.")] = 5,
+    passes: Annotated[int, typer.Option(min=1, help="Times each step of the grid is timed.")] = 4,
     quick: Annotated[bool, typer.Option("--quick", help="A third of the grid, 2 passes.")] = False,
     eager: Annotated[bool, typer.Option("--eager", help="On cuda: capture no graphs.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of weights, random mixes and order.")] = 0,
