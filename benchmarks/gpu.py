@@ -14,10 +14,10 @@ reported, the others go on, and the exit code is 1. Writes in `--out`: `check.cs
 `tuning.csv`, `<profile>.raw.csv`, `<profile>.json`, `validation.csv` and `summary.json`; prints
 tables and, last, `summary.json` in one line.
 
-Runs without network under torch 2.11 with triton 3.6 as under the project's own versions. Where
-numpy, pandas, scipy, typer and torch are there, these wheels are wanted beside them: this project
-(`pip wheel --no-deps .`), simpy, pydantic, pydantic-core, annotated-types, typing-inspection,
-tomli-w, sortedcontainers.
+Runs without network, under torch 2.11 with triton 3.6 as under the project's own versions. Where
+torch, triton, numpy, scipy, pandas, typer and sortedcontainers are there, these wheels are wanted
+beside them: this project's (`pip wheel --no-deps .`), simpy, pydantic, pydantic-core,
+annotated-types, typing-inspection.
 
 Has not run on a GPU yet: no card was to be had when it was written.
 """

@@ -12,7 +12,6 @@ from calibration.executor import Measured
 from calibration.measure import Measurement
 from calibration.profile import Profile
 from calibration.raw import kind_of
-from calibration.runner import Runner
 from calibration.step_time import Executor, Predicted, StepShape
 from policies.chunked import Chunked
 from reports.metrics import summarize
@@ -71,15 +70,17 @@ class Validation:
         self.predicted = Predicted(profile.step_time())
         saturated = self._summary(self._trace(math.inf), self.engine, self.predicted)
         self.capacity = saturated["throughput"]["requests_per_s"]
-        self.runner = Runner.create(
+        self.runner = Measured.create(
+            requests=(),
             model=settings.model,
             device=settings.device,
             blocks=self.engine.blocks,
             block_size=self.engine.block_size,
             clock=settings.clock,
             threads=settings.threads,
-        )
-        # A new runner's first steps compile, allocate and find their algorithms.
+            eager=settings.eager,
+        ).runner
+        # The first steps of many shapes compile, allocate and find their algorithms.
         self.execute(self._trace(math.inf), self.engine)
 
     def execute(self, trace: Trace, engine: Engine) -> tuple[Row, Log]:
