@@ -26,19 +26,19 @@ LABELS = {
     "batchlab": {"ttft_s": "TTFT", "itl_s": "ITL", "tpot_s": "TPOT", "e2e_s": "E2E"},
     "vllm": {"ttft_s": "TTFT", "itl_s": "ITL", "tpot_s": "TPOT", "e2e_s": "E2EL"},
     "aiperf": {
-        "ttft_s": "Time to First Token",
-        "itl_s": "Inter Token Latency (per request)",
-        "tpot_s": "Inter Token Latency (per request)",
-        "e2e_s": "Request Latency",
+        "ttft_s": "time to first token",
+        "itl_s": "ITL, of a request",
+        "tpot_s": "TPOT (= ITL)",
+        "e2e_s": "request latency",
     },
     "guidellm": {
         "ttft_s": "TTFT",
-        "itl_s": "ITL (per request, by tokens)",
-        "tpot_s": "TPOT (with the first token)",
-        "e2e_s": "Request latency",
+        "itl_s": "ITL, of a request",
+        "tpot_s": "TPOT, with first",
+        "e2e_s": "request latency",
     },
 }
-"""What each tool calls them."""
+"""What each tool calls them, in as many letters as a table has room for."""
 
 Bools = NDArray[np.bool_]
 

@@ -17,10 +17,12 @@ from markupsafe import Markup
 from reports import units
 from reports.charts import latency_charts, slot_chart, time_charts
 from reports.confidence import Interval, within_run
+from reports.dialects import LABELS
+from reports.findings import diverges, findings, value_at
 from reports.latencies import Latencies
 from reports.parts import CAUSES, Band, bands, main_wait
 from reports.percentiles import STATISTICS
-from reports.tables import best_of, compared_rows, diverges, value_at
+from reports.tables import best_of, compared_rows
 from traces.sla import Sla
 from traces.trace import PS_PER_S
 
@@ -48,7 +50,7 @@ def run_page(
         summary=summary,
         verdict=_verdict(summary),
         figures=_key_figures(summary),
-        latencies=LATENCIES,
+        latencies=_labels(summary),
         split=split,
         why=_why(split["TTFT"]),
         slowest=_slowest(run),
@@ -78,7 +80,7 @@ def comparison_page(
         "comparison.html.j2",
         title=f"{' against '.join(summaries)}" if len(summaries) == 2 else "Policies side by side",
         summaries=summaries,
-        winner=_winner(summaries),
+        findings=findings(summaries),
         diverging=[name for name, summary in summaries.items() if diverges(summary)],
         groups=[(title, rows) for title, rows in groups if rows],
         value_at=value_at,
@@ -143,6 +145,13 @@ def _verdict(summary: Mapping[str, Any]) -> dict[str, str]:
 
 def _reached(value: float | None) -> str:
     return "never reached (requests left unserved)" if value is None else units.seconds(value)
+
+
+def _labels(summary: Mapping[str, Any]) -> dict[str, str]:
+    """The latencies by name: ours explained, another tool's as that tool calls them."""
+    if summary["metrics"] == "batchlab":
+        return LATENCIES
+    return {**LABELS[summary["metrics"]], "queue_s": LATENCIES["queue_s"]}
 
 
 def _key_figures(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -228,20 +237,3 @@ def _settings(summary: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 def _known(summaries: Mapping[str, Mapping[str, Any]], path: tuple[str, ...]) -> bool:
     return any(value_at(summary, path) is not None for summary in summaries.values())
-
-
-def _winner(summaries: Mapping[str, Mapping[str, Any]]) -> str:
-    """What the comparison says in a line: the most requests within the SLA, or the least wait."""
-    sound = {name: summary for name, summary in summaries.items() if not diverges(summary)}
-    if not sound:
-        return "No run is sustainable at this rate: every queue grows without end"
-    rated = {name: value_at(one, ("sla", "attainment")) for name, one in sound.items()}
-    if all(value is not None for value in rated.values()):
-        best = max(rated, key=lambda name: rated[name])
-        return f"{best} keeps the service level for the most requests: {units.share(rated[best])}"
-    tails = {name: value_at(one, ("ttft_s", "p99")) for name, one in sound.items()}
-    known = {name: value for name, value in tails.items() if value is not None}
-    if not known:
-        return "No request got a token in any run"
-    best = min(known, key=lambda name: known[name])
-    return f"{best} has the shortest P99 time to first token: {units.seconds(known[best])}"

@@ -19,6 +19,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from reports.dialects import LABELS
+from reports.findings import diverges, findings
+from reports.findings import value_at as value_at
 from reports.percentiles import STATISTICS
 from reports.timelines import Timeline
 from reports.units import NONE, number, seconds, share
@@ -75,16 +78,6 @@ COMPARED: tuple[tuple[str, tuple[Row, ...]], ...] = (
 )
 
 
-def value_at(summary: Summary, path: Sequence[str]) -> Any:
-    """The value under nested keys; None where one is missing."""
-    value: Any = summary
-    for key in path:
-        if not isinstance(value, Mapping) or value.get(key) is None:
-            return None
-        value = value[key]
-    return value
-
-
 def run_table(summary: Summary, time: Timeline | None = None) -> RenderableType:
     """One run: latencies, key figures, SLA, spark lines of `time` where given, notes."""
     latencies = Table(
@@ -95,8 +88,7 @@ def run_table(summary: Summary, time: Timeline | None = None) -> RenderableType:
         latencies.add_column(
             name.upper() if name[0] == "p" else name, justify="right", no_wrap=True
         )
-    names = {"ttft_s": "TTFT", "itl_s": "ITL", "tpot_s": "TPOT", "e2e_s": "E2E", "queue_s": "queue"}
-    for key, label in names.items():
+    for key, label in {**LABELS[summary["metrics"]], "queue_s": "queue"}.items():
         latencies.add_row(label, *(seconds(summary[key][name]) for name in STATISTICS))
     parts: list[RenderableType] = [latencies, _facts(summary)]
     if summary.get("sla"):
@@ -106,7 +98,7 @@ def run_table(summary: Summary, time: Timeline | None = None) -> RenderableType:
     if time is not None:
         parts.append(spark_lines(time))
     if summary.get("notes"):
-        parts.append(Text("\n".join(f"· {note}" for note in summary["notes"]), style="dim"))
+        parts.append(_sentences(summary["notes"]))
     return Group(*_spaced(parts))
 
 
@@ -117,15 +109,8 @@ def comparison_table(summaries: Mapping[str, Summary]) -> RenderableType:
         _side_by_side(summaries, names[at : at + COLUMNS_AT_ONCE])
         for at in range(0, len(names), COLUMNS_AT_ONCE)
     ]
-    legend = "* best of its line"
-    if any(diverges(summary) for summary in summaries.values()):
-        legend += " · ! diverges: its queue grows without end, its latencies only with the run"
-    return Group(*parts, Text(legend, style="dim"))
-
-
-def diverges(summary: Summary) -> bool:
-    """The run's rate is not sustainable: its backlog grew, or work was left at the horizon."""
-    return summary.get("stationary") is False
+    legend = Text("* best of its line · ! diverges", style="dim")
+    return Group(*parts, legend, Text(""), _sentences(findings(summaries)))
 
 
 def best_of(summaries: Mapping[str, Summary], row: Row) -> set[str]:
@@ -228,7 +213,9 @@ def _title(summary: Summary) -> str:
     name = value_at(summary, ("scenario", "policy", "kind")) or summary.get("policy") or "run"
     profile = value_at(summary, ("profile", "name"))
     on = f" on {profile}" if profile else ""
-    return f"{name}{on}: {counts['arrived']:,} requests in {seconds(summary['duration_s'])}"
+    as_others = "" if summary["metrics"] == "batchlab" else f", as {summary['metrics']} defines it"
+    spent = seconds(summary["duration_s"])
+    return f"{name}{on}: {counts['arrived']:,} requests in {spent}{as_others}"
 
 
 def _facts(summary: Summary) -> RenderableType:
@@ -273,6 +260,13 @@ def _facts(summary: Summary) -> RenderableType:
         hit = f"{share(summary['prefix']['hit_share'])} of prompt tokens found"
         lines.append(("prefix cache", hit))
     return _grid(lines)
+
+
+def _sentences(sentences: Sequence[str]) -> RenderableType:
+    grid = Table.grid(padding=(0, 1))
+    for sentence in sentences:
+        grid.add_row(Text("·"), Text(sentence))
+    return grid
 
 
 def _grid(lines: Sequence[tuple[str, RenderableType]]) -> Table:

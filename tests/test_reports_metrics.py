@@ -172,6 +172,12 @@ def test_tools_differ_in_what_they_call_tpot() -> None:
     }
 
 
+def test_a_rate_of_infinity_is_still_json() -> None:
+    about = {"scenario": {"trace": {"rate": math.inf}, "policy": {"kind": "chunked"}}}
+    summary = summarize(stalled([alone([S])], **about))
+    assert json.loads(json.dumps(summary, allow_nan=False))["scenario"]["trace"]["rate"] == "inf"
+
+
 def test_one_token_has_no_gap_and_no_tpot() -> None:
     """Case E5, what is left of it after reading: outputs 1, 1, 2."""
     summary = summarize(stalled([alone([]), alone([]), alone([S])]))

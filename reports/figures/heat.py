@@ -10,7 +10,8 @@ from matplotlib import colormaps
 from matplotlib.patches import Rectangle
 
 from reports.figures.style import FAINT, GREEN, INK, drawing, png
-from reports.tables import Row, value_at
+from reports.findings import value_at
+from reports.tables import Row
 from reports.units import number, seconds, share
 
 Cells = Mapping[tuple[Any, Any], Mapping[str, Any] | None]
