@@ -229,7 +229,7 @@ def to_csv(cells: Sequence[Cell]) -> str:
 def shown(cells: Sequence[Cell], *, exact: bool) -> list[dict[str, Any]]:
     """The metrics of the heat maps, one row a cell: exact, or as people read them.
 
-    For people metrics are left out that no cell has, or that are 0 in all.
+    For people metrics are left out that no cell has, or that are 0 in all, and "done".
     """
     from reports.figures.heat import SWEPT
     from reports.tables import value_at
@@ -239,11 +239,13 @@ def shown(cells: Sequence[Cell], *, exact: bool) -> list[dict[str, Any]]:
         for cell in cells
     ]
     told = [name for name in SWEPT if exact or any(values[name] for values in found)]
+    odd = any(cell.outcome.status != "done" for cell in cells)
     rows = []
     for cell, values in zip(cells, found, strict=True):
         metrics = {SWEPT[n].label: values[n] if exact else SWEPT[n].form(values[n]) for n in told}
         axes = {key if exact else key.rpartition(".")[2]: at for key, at in cell.values.items()}
-        rows.append({**axes, "status": cell.outcome.status, **metrics})
+        status = {"status": cell.outcome.status} if exact or odd else {}
+        rows.append({**axes, **status, **metrics})
     return rows
 
 

@@ -45,11 +45,15 @@ def command_line() -> str:
     return shlex.join(["batchlab", *sys.argv[1:]])
 
 
-def show(result: RenderableType) -> None:
-    """A table on stdout."""
+def show(result: RenderableType, *, whole: bool = False) -> None:
+    """A table on stdout. `whole`: wider than the terminal rather than cut."""
     from rich.console import Console
 
-    Console(highlight=False).print(result)
+    console = Console(highlight=False)
+    if whole:
+        endless = console.options.update(max_width=10_000)
+        console.width = max(console.width, console.measure(result, options=endless).maximum)
+    console.print(result)
 
 
 def show_run(run: Latencies, summary: Mapping[str, Any], format: Format) -> None:
@@ -91,20 +95,23 @@ def show_rows(rows: Sequence[Mapping[str, Any]], format: Format) -> None:
         writer.writeheader()
         writer.writerows(rows)
     else:
+        import textwrap
+
         from rich import box
         from rich.table import Table
 
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for name in rows[0]:
             cells = [str(row[name]) for row in rows]
-            # A head may wrap between words; what stands below it never does.
+            # A head wraps between words; what stands below it never does.
             words = str(name).replace("_", " ")
-            least = max(len(text) for text in [*cells, *words.split()])
+            width = max(len(text) for text in [*cells, *words.split()])
+            head = "\n".join(textwrap.wrap(words, width))
             right = all(text[:1].isdigit() or text == NONE for text in cells)
-            table.add_column(words, justify="right" if right else "left", min_width=least)
+            table.add_column(head, justify="right" if right else "left", no_wrap=True)
         for row in rows:
             table.add_row(*map(str, row.values()))
-        show(table)
+        show(table, whole=True)
 
 
 @contextmanager
