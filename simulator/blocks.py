@@ -21,6 +21,8 @@ class BlockPool:
     def __init__(self, blocks: int, block_size: int) -> None:
         self.blocks = blocks
         self.block_size = block_size
+        self.free = blocks
+        """Blocks that can be had: unreferenced, with or without identity, and not promised."""
         self._free: list[int] = list(range(blocks - 1, -1, -1))
         """Stack of blocks without identity; the last is taken next."""
         self._cached: OrderedDict[int, int] = OrderedDict()
@@ -32,13 +34,20 @@ class BlockPool:
         self._extra: dict[int, int] = {}
         """References beyond the first, of shared blocks only."""
 
-    @property
-    def free(self) -> int:
-        """Blocks that can be had: unreferenced, with or without identity."""
-        return len(self._free) + len(self._cached)
-
     def take(self, n: int) -> list[int]:
         """Remove `n` free blocks, with one reference each. The caller has checked `free`."""
+        self.free -= n
+        return self._pop(n)
+
+    def promise(self, n: int) -> None:
+        """`n` blocks will be redeemed: they are no longer free, but not yet chosen."""
+        self.free -= n
+
+    def redeem(self, n: int) -> list[int]:
+        """`n` promised blocks, with one reference each."""
+        return self._pop(n)
+
+    def _pop(self, n: int) -> list[int]:
         stack = self._free
         if n <= len(stack):
             if n == 1:
@@ -59,6 +68,7 @@ class BlockPool:
     def release(self, table: list[int]) -> None:
         """Drop one reference to each block of `table`, tail first, and empty it."""
         if not self._extra and not self._identity:
+            self.free += len(table)
             table.reverse()
             self._free += table
             table.clear()
@@ -71,10 +81,13 @@ class BlockPool:
                     self._extra[block] = extra - 1
                 else:
                     del self._extra[block]
-            elif (identity := self._identity.pop(block, None)) is not None:
-                self._cached[block] = identity
             else:
-                self._free.append(block)
+                self.free += 1
+                identity = self._identity.pop(block, None)
+                if identity is None:
+                    self._free.append(block)
+                else:
+                    self._cached[block] = identity
 
     def references(self, block: int) -> int:
         """Tables that hold `block`."""
@@ -110,6 +123,7 @@ class BlockPool:
             identity = self._cached.pop(block, None)
             if identity is not None:
                 self._identity[block] = identity
+                self.free -= 1
             else:
                 self._extra[block] = self._extra.get(block, 0) + 1
 
@@ -131,6 +145,7 @@ class BlockPool:
         assert not self._cached.keys() & counts.keys(), "a cached block is in a table"
         assert not self._cached.keys() & free, "a block is both free and cached"
         assert len(free) + len(self._cached) + len(counts) == self.blocks, "a block is lost"
+        assert len(free) + len(self._cached) == self.free, "the count of free blocks is off"
         shared = {block: n - 1 for block, n in counts.items() if n > 1}
         assert shared == self._extra, "reference counts differ from table entries"
         assert self._identity.keys() <= counts.keys(), "an unreferenced block is not on the list"

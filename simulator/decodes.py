@@ -3,7 +3,11 @@
 Steady decoding costs no work per sequence: the group counts *ticks*, and everything that a tick
 changes follows from counters. The sum of contexts grows by the group's size; which members need
 a block follows from how many stand at each offset within a block; finishes sit in buckets by
-tick. A member is touched when it joins, when it needs a block, and when it leaves.
+tick. A member is touched when it joins and when it leaves; the blocks that it needs meanwhile
+are promised by the pool and put into its table when somebody looks (`settle`).
+
+With a prefix cache blocks have names, so that it matters who takes which: then (`eager`) every
+member that needs a block gets it at once.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 from array import array
 from heapq import heappop, heappush
 
+from simulator.blocks import BlockPool
 from simulator.sequence import Sequence
 
 
@@ -18,12 +23,16 @@ class Decodes:
     """The group of one replica."""
 
     __slots__ = (
-        "_ends", "_finishing", "block_size", "context", "due", "fresh", "growers", "lanes",
-        "last_end", "size", "spells", "table", "ticks",
+        "_ends", "_finishing", "block_size", "context", "due", "eager", "fed", "fresh",
+        "growers", "held", "lanes", "last_end", "pool", "size", "spells", "table", "ticks",
     )  # fmt: skip
 
-    def __init__(self, block_size: int) -> None:
-        self.block_size = block_size
+    def __init__(self, pool: BlockPool, *, eager: bool) -> None:
+        self.pool = pool
+        self.block_size = block_size = pool.block_size
+        self.eager = eager
+        self.fed = False
+        """The step under construction feeds every member."""
         self.ticks = 0
         """Ticks so far."""
         self.last_end = -1
@@ -32,11 +41,13 @@ class Decodes:
         self.context = 0
         """Sum of the members' computed tokens."""
         self.table = 0
-        """Sum of the members' block-table lengths."""
+        """Sum of the members' block-table lengths, promised blocks included."""
         self.growers: list[dict[Sequence, None]] = [{} for _ in range(block_size)]
-        """Members that need a block at ticks ≡ i (mod block size)."""
+        """If eager: members that need a block at ticks ≡ i (mod block size)."""
+        self.held: list[dict[Sequence, None]] = [{} for _ in range(block_size)]
+        """Members that would need one then, had they not reserved it."""
         self.due = [0] * block_size
-        """len() of each of `growers`."""
+        """How many need a block at ticks ≡ i (mod block size)."""
         self.lanes: dict[str, int] = {}
         """Members by lane."""
         self.fresh: dict[Sequence, None] = {}
@@ -60,10 +71,11 @@ class Decodes:
         self.lanes[seq.lane] = self.lanes.get(seq.lane, 0) + 1
         self.context += seq._computed
         self.table += len(seq.table)
+        at = (ticks - seq._computed) % self.block_size
         if not seq.hold:
-            at = (ticks - seq._computed) % self.block_size
-            self.growers[at][seq] = None
             self.due[at] += 1
+        if self.eager:
+            (self.held if seq.hold else self.growers)[at][seq] = None
         end = ticks + seq.goal - seq._produced
         bucket = self._finishing.get(end)
         if bucket is None:
@@ -75,10 +87,13 @@ class Decodes:
     def leave(self, seq: Sequence) -> None:
         """Bring a member's counters up to date and let it go."""
         ticks = self.ticks - seq.joined
+        at = (seq.joined - seq._computed) % self.block_size
         if not seq.hold:
-            at = (seq.joined - seq._computed) % self.block_size
-            del self.growers[at][seq]
             self.due[at] -= 1
+        if self.eager:
+            del (self.held if seq.hold else self.growers)[at][seq]
+        else:
+            self.settle(seq)
         seq._computed += ticks
         seq._produced += ticks
         seq.fed += ticks
@@ -93,6 +108,34 @@ class Decodes:
         self.lanes[seq.lane] -= 1
         self.context -= seq._computed
         self.table -= len(seq.table)
+
+    def settle(self, seq: Sequence) -> None:
+        """Put the blocks promised to a member into its table."""
+        tokens = seq._computed + self.ticks - seq.joined + self.fed
+        short = -(-tokens // self.block_size) - len(seq.table)
+        if short > 0:
+            seq.table += self.pool.redeem(short)
+
+    def grow(self, ahead: int, steps: int) -> None:
+        """Give, or promise, the blocks needed at the `steps` ticks that follow the next `ahead`."""
+        size = self.block_size
+        first = self.ticks + ahead
+        if not self.eager:
+            at = first % size
+            due = self.due
+            n = (
+                due[at]
+                if steps == 1
+                else sum(((due[at:] + due[:at]) * (steps // size + 1))[:steps])
+            )
+            self.pool.promise(n)
+            self.table += n
+            return
+        for tick in range(first, first + steps):
+            bucket = self.growers[tick % size]
+            for seq, block in zip(bucket, self.pool.take(len(bucket)), strict=True):
+                seq.table.append(block)
+            self.table += len(bucket)
 
     def end_after(self, seq: Sequence, tokens: int) -> None:
         """Member `seq` will end after `tokens` more ticks."""

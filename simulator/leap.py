@@ -64,7 +64,7 @@ def plan(
     """As many equal steps as can follow this closed one, itself included.
 
     At most `most`; none begins at or after `until`. Conditions: the next finish may be the
-    leap's last step; no chunk completes; blocks suffice.
+    leap's last step; no chunk completes; blocks suffice, and the gate answers the same.
     """
     if step.tick:
         most = min(most, step.group.next_end())
@@ -81,7 +81,7 @@ def plan(
         return leap
     grown = _needs(step, chunks, leap.steps - 1)
     total = list(accumulate(grown))
-    free = step.pool.free
+    free = step.pool.free - step.floor
     if total[-1] > free:
         fits = bisect_right(total, free)
         del grown[fits:], total[fits:]

@@ -32,7 +32,8 @@ _LEAP = (
     "decode_context", "table", "free_blocks", "admitted", "preempted", "finished", "tick",
     "unused", "idle_held",
 )  # fmt: skip
-_HEAD = tuple(Answer[name.upper()].value for name in WAITS[:6])
+_HEAD = slice(Answer.TOKENS.value, Answer.BATCH.value + 1)
+"""A sequence's clocks at the head of the queue, in the order of `WAITS`."""
 
 Outside = Callable[[dict[str, Ints]], Ints]
 """Columns of steps (`prefill_tokens`, `decodes`, `chunks`, `area2`, `decode_context`) → 0 or 1."""
@@ -165,11 +166,11 @@ class RequestLog:
     def left(self, seq: Sequence, replica: int, now: int, reason: str) -> None:
         """A request ended at `now`, or (`now` = -1) is still there at the horizon."""
         queued = boundary = 0
-        head = [0] * len(_HEAD)
+        head = [0] * 6
         if seq.first_scheduled >= 0:  # else there is no queue time yet for them to add up to
             queued = seq.first_scheduled - seq.arrival
             boundary = seq.boundary - seq.arrival
-            head = [seq.waits[answer] for answer in _HEAD]
+            head = seq.waits[_HEAD]
         self._ints.extend(
             (
                 seq.index, replica, seq.arrival, seq.first_scheduled, seq.first_token,

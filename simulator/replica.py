@@ -116,16 +116,24 @@ class Replica:
         """Until nobody is left and nobody is to come, or the horizon."""
         env, step, executor, log = self.env, self.step, self.executor, self.log
         now = env.now
+        vain = 0
         while True:
             shape = self._schedule(now)
             if not step.tokens:
                 if step.preempted:  # everything is different now: ask again at once
                     log.unfed += len(step.preempted)
+                    vain += 1
+                    if vain > self._engine.max_running:
+                        raise self._broken(
+                            f"asked {vain} times at one moment, it preempts and feeds nobody; "
+                            "somebody must advance in every step"
+                        )
                     continue
                 if not (yield from self._idle()):
                     return
                 now = env.now
                 continue
+            vain = 0
             done = executor.run(shape, step.rows)
             leap = self._plan(now, shape, done.duration)
             first_end = leap.end(1)
@@ -152,8 +160,8 @@ class Replica:
             for seq in finished:
                 executor.forget(seq.index)
                 self._on_left(seq, self.index, seq.reason)
-            if finished and self._clients.next == now:
-                # A follow-up sent at this very instant is seen by the next schedule.
+            if self._clients.next == now:
+                # What is sent at this very instant is seen by the next schedule.
                 yield Wake(env, 0, 2 + self.index)
 
     def _sleep(self, delay: int) -> simpy.Event:
@@ -166,9 +174,16 @@ class Replica:
         for seq, answer in self._heads:
             seq.waits[answer.value] += now - step.now
         step.open(now, self._clients.more)
-        self._stable = self.policy.schedule(step)
-        shape = step.close()
         self._steps += 1
+        try:
+            self._stable = self.policy.schedule(step)
+        except LawBroken as error:
+            raise self._broken(str(error)) from None
+        except Exception as error:  # whatever a stranger's code raises
+            raise self._broken(f"it raised {type(error).__name__}: {error}") from error
+        if not isinstance(self._stable, Stable | None):
+            raise self._broken(f"it returned {self._stable!r}; expected a Stable, or None")
+        shape = step.close()
         for victim, _, _, _ in step.preempted:
             self.executor.forget(victim.index)
         self._heads = []
@@ -180,6 +195,11 @@ class Replica:
                 if lane and lane[0].first_scheduled < 0
             ]
         return shape
+
+    def _broken(self, law: str) -> LawBroken:
+        """The policy broke a law: who, when, which."""
+        name, now = type(self.policy).__name__, self.step.now
+        return LawBroken(f"policy {name}, step {self._steps} at {now} ps: {law}")
 
     def _why(self) -> Answer:
         """Why a head waits that the policy did not try."""
@@ -248,10 +268,10 @@ class Replica:
         until = self._stable.until if self._stable else None
         if step.running or step.queue:
             if until is None and not self._clients.more:
-                raise LawBroken(
-                    f"policy {type(self.policy).__name__}, step {self._steps} at {env.now} ps: "
-                    f"fed nobody with {len(step.running)} running and {len(step.queue)} waiting, "
-                    "nothing to come and no time to ask again; somebody must advance in every step"
+                raise self._broken(
+                    f"nobody is fed with {len(step.running)} running and {len(step.queue)} "
+                    "waiting, nothing to come and no time to ask again; somebody must advance in "
+                    "every step"
                 )
         elif not self._clients.more:
             return False

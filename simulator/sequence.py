@@ -24,7 +24,8 @@ class Sequence:
         "declared", "evicted_step", "fed", "first_scheduled", "first_token", "goal",
         "group", "high_water", "hit", "hold", "index", "joined", "lane", "last_token", "output",
         "passed_over", "peak", "place", "preemptions", "priority", "prompt", "queued_at",
-        "recomputed", "resumed_hit", "session", "spell", "stalled", "table", "tenant", "waited", "waits",
+        "recomputed", "resumed_hit", "session", "spell", "stalled", "table", "tenant", "waited",
+        "waits",
     )  # fmt: skip
 
     def __init__(self, request: Request, declared: int, goal: int, lane: str) -> None:
@@ -105,7 +106,10 @@ class Sequence:
     @property
     def blocks(self) -> int:
         """Blocks it holds."""
-        return len(self.table)
+        group = self.group
+        if group is None:
+            return len(self.table)
+        return max(len(self.table), -(-(self.computed + group.fed) // group.block_size))
 
     @property
     def reason(self) -> str:

@@ -19,6 +19,7 @@ import numpy as np
 from calibration.step_time import Row, StepShape
 from policies.base import ALL, Answer, Policy
 from simulator.blocks import BlockPool
+from simulator.checks import LawBroken
 from simulator.decodes import Decodes
 from simulator.engine import Engine
 from simulator.identity import extend, prefix
@@ -37,7 +38,7 @@ class StepBuilder:
         self.pool = BlockPool(engine.blocks, engine.block_size)
         self.queue = Waiting(policy)
         self.running = Running()
-        self.group = Decodes(engine.block_size)
+        self.group = Decodes(self.pool, eager=engine.prefix_cache)
         self.chunks: dict[Sequence, None] = {}
         """Running sequences outside the decode group: partial prefills, paused decodes."""
         self.now = 0
@@ -46,16 +47,14 @@ class StepBuilder:
         self.tokens_left = 0
         self.fed: dict[Sequence, int] = {}
         """Sequences fed one by one, in the order they were fed, and their tokens."""
-        self.group_fed = False
-        """The whole group was fed by counters."""
         self.tick = False
         self.admitted: list[Sequence] = []
         self.preempted: list[tuple[Sequence, int, int, int]] = []
         """(sequence, computed, known, blocks held) in eviction order."""
         self.steady = False
         """After `close`: an equal step could follow."""
-        self.slack = ALL
-        """Free blocks that may go before the gate or the reserve would answer otherwise."""
+        self.floor = 0
+        """With fewer free blocks the gate would have answered otherwise."""
         self.refused: dict[str, Answer] = {}
         """Answer to the first sequence of each lane that was not admitted."""
         self.number = 0
@@ -148,7 +147,7 @@ class StepBuilder:
                 continue
             amount = self._least(seq, most, left)
             left -= amount
-            need += max(0, -(-(seq.computed + amount) // self._block_size) - len(seq.table))
+            need += max(0, -(-(seq.computed + amount) // self._block_size) - seq.blocks)
         return max(0, need - self.pool.free)
 
     def draw(self, n: int) -> int:
@@ -185,8 +184,10 @@ class StepBuilder:
         return None
 
     def feed(self, seq: Sequence, tokens: int) -> Answer:
+        if seq not in self.running:
+            raise LawBroken(f"request {seq.index} is fed, but does not run")
         if self._is_fed(seq):
-            raise ValueError(f"request {seq.index} is fed twice in one step")
+            raise LawBroken(f"request {seq.index} is fed twice in one step")
         amount = min(tokens, seq.todo, self._max_model_len - seq.computed - 1)
         if amount > self.tokens_left or amount < 1:
             return Answer.TOKENS
@@ -201,16 +202,20 @@ class StepBuilder:
         whole: bool = False,
         hold: int = 0,
     ) -> Answer:
+        if seq in self.running:
+            raise LawBroken(f"request {seq.index} is admitted, but runs already")
         answer = self._admit(seq, most, min(within, self.tokens_left), whole, hold)
         if not answer:
             self.refused.setdefault(seq.lane, answer)
         return answer
 
     def preempt(self, seq: Sequence) -> None:
+        if seq not in self.running:
+            raise LawBroken(f"request {seq.index} is preempted, but does not run")
         group = self.group
         amount = self.fed.pop(seq, 0)
         if seq.group is group:
-            if self.group_fed:
+            if self.group.fed:
                 amount = 1
             elif amount:
                 self._members_fed -= 1
@@ -273,11 +278,11 @@ class StepBuilder:
         self.tokens = 0
         self.tokens_left = self._budget
         self.fed = {}
-        self.group_fed = False
+        self.group.fed = False
         self.admitted = []
         self.preempted = []
         self.refused = {}
-        self.slack = ALL
+        self.floor = 0
         self._members_fed = 0
         self._walk = self._starved = None
 
@@ -285,12 +290,12 @@ class StepBuilder:
         """The step's shape. Group members that others left behind become paused decodes."""
         group = self.group
         whole = True
-        if not self.group_fed and 0 < self._members_fed < group.size:
+        if not self.group.fed and 0 < self._members_fed < group.size:
             whole = False
             for seq in self.running:
                 if seq.group is group and seq not in self.fed:
                     self._pause(seq)
-        self.tick = group.size > 0 and (self.group_fed or self._members_fed > 0)
+        self.tick = group.size > 0 and (self.group.fed or self._members_fed > 0)
         p = f = area2 = reach = 0
         d, context, table = (group.size, group.context, group.table) if self.tick else (0, 0, 0)
         completes = False
@@ -321,7 +326,10 @@ class StepBuilder:
         """What runs, in running order, for an executor that really runs it."""
         rows = []
         for seq in self.running:
-            amount = 1 if self.group_fed and seq.group is self.group else self.fed.get(seq, 0)
+            amount = self.fed.get(seq, 0)
+            if seq.group is not None:
+                seq.group.settle(seq)
+                amount = amount or int(seq.group.fed)
             if amount:
                 rows.append(Row(seq.index, seq.computed, amount, tuple(seq.table)))
         return rows
@@ -348,6 +356,7 @@ class StepBuilder:
             group.ticks += steps
             group.context += steps * group.size
             group.last_end = end
+            group.fed = False
             done = group.ended()
             for seq in done:
                 group.leave(seq)
@@ -383,40 +392,20 @@ class StepBuilder:
 
     def _grow(self, steps: int) -> None:
         """Blocks that a leap needed in its second and later steps, in step order."""
-        group = self.group
-        chunks = [(seq, n) for seq, n in self.fed.items() if seq.group is None]
         naming = self._engine.prefix_cache
+        chunks = [(seq, n) for seq, n in self.fed.items() if seq.group is None]
         if self.tick and not naming:
-            growers, size = group.growers, self._block_size
-            takers = [
-                seq
-                for tick in range(group.ticks + 1, group.ticks + steps)
-                for seq in growers[tick % size]
-            ]
-            for seq, block in zip(takers, self.pool.take(len(takers)), strict=True):
-                seq.table.append(block)
-            group.table += len(takers)
+            self.group.grow(1, steps - 1)
         if not (chunks or naming):
             return
         for step in range(1, steps):
-            if naming and self.tick and (due := group.due[(group.ticks + step) % self._block_size]):
-                self._grow_group(group.ticks + step, due)
+            if naming and self.tick:
+                self.group.grow(step, 1)
             for seq, n in chunks:
                 self._grow_chunk(seq, seq._computed + n * (step + 1))
             if naming:
                 amounts = [(seq, seq._computed + n * step, n) for seq, n in chunks]
                 self._name_all(amounts, self.tick, step)
-
-    def _grow_group(self, at: int, n: int) -> None:
-        """Give the members that need a block at tick number `at` theirs (`n` of them)."""
-        bucket = self.group.growers[at % self._block_size]
-        if n == 1:
-            (seq,) = bucket
-            seq.table += self.pool.take(1)
-        else:
-            for seq, block in zip(bucket, self.pool.take(n), strict=True):
-                seq.table.append(block)
-        self.group.table += n
 
     def _grow_chunk(self, seq: Sequence, computed: int) -> None:
         """Give a chunk the blocks that `computed` tokens need."""
@@ -450,7 +439,7 @@ class StepBuilder:
 
     def _unfed(self) -> list[Sequence]:
         """Running sequences not yet fed, in admission order."""
-        if self.group_fed or not self.group.size:
+        if self.group.fed or not self.group.size:
             chunks = [seq for seq in self.chunks if seq not in self.fed]
             return sorted(chunks, key=lambda seq: seq.place)
         return [seq for seq in self.running if seq not in self.fed]
@@ -463,12 +452,12 @@ class StepBuilder:
         return min(todo, left, self._max_model_len - seq.computed - 1)
 
     def _is_fed(self, seq: Sequence) -> bool:
-        return (self.group_fed and seq.group is self.group) or seq in self.fed
+        return (self.group.fed and seq.group is self.group) or seq in self.fed
 
     def _feed_all(self, most: int, left: int) -> bool:
         """Feed everybody by counters if tokens and blocks suffice; else change nothing."""
         group = self.group
-        size = 0 if self.group_fed else group.size
+        size = 0 if self.group.fed else group.size
         if self._members_fed or size > left:
             return False
         due = group.due[group.ticks % self._block_size] if size else 0
@@ -481,8 +470,8 @@ class StepBuilder:
             return False
         if size:
             if due:
-                self._grow_group(group.ticks, due)
-            self.group_fed = True
+                group.grow(0, 1)
+            group.fed = True
             self.tokens += size
             self.tokens_left -= size
         for seq, amount in amounts:
@@ -520,6 +509,8 @@ class StepBuilder:
 
     def _give(self, seq: Sequence, amount: int) -> bool:
         """Feed one running sequence; False if its blocks cannot be had."""
+        if seq.group is not None:
+            seq.group.settle(seq)
         computed = seq.computed
         short = -(-(computed + amount) // self._block_size) - len(seq.table)
         if short > 0:
@@ -602,13 +593,13 @@ class StepBuilder:
         """The admission gate (A6) and the reserve (A7)."""
         slots = seq.known if self._engine.gate else len(hits) * self._block_size + amount
         need = -(-max(slots, hold) // self._block_size) - len(hits) + self.pool.idle(hits)
-        spare = self.pool.free - need
-        if spare < 0:
+        free = self.pool.free
+        if need > free:
             return Answer.BLOCKS
-        if self.running and spare < self._reserve:
-            self.slack = min(self.slack, spare)
+        if self.running and need + self._reserve > free:
+            self.floor = max(self.floor, need)
             return Answer.RESERVE
-        self.slack = min(self.slack, spare - self._reserve)
+        self.floor = max(self.floor, need + self._reserve)
         return Answer.OK
 
     def _pause(self, seq: Sequence) -> None:
@@ -639,8 +630,8 @@ class StepBuilder:
         the group's counters do not know yet.
         """
         if members:
-            at = self.group.ticks + ahead + 1
-            bucket = self.group.growers[at % self._block_size]
-            chunks = chunks + [(seq, seq.computed + ahead, 1) for seq in bucket]
+            at = (self.group.ticks + ahead + 1) % self._block_size
+            full = [*self.group.growers[at], *self.group.held[at]]
+            chunks = chunks + [(seq, seq.computed + ahead, 1) for seq in full]
         for seq, computed, amount in sorted(chunks, key=lambda chunk: chunk[0].place):
             self._name(seq, computed, amount)
