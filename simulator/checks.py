@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from simulator.step import StepBuilder
 from traces.records import WAITS, Records
+
+if TYPE_CHECKING:  # its verbs raise LawBroken
+    from simulator.step import StepBuilder
 
 
 class LawBroken(ValueError):

@@ -181,7 +181,7 @@ class Replica:
             raise self._broken(str(error)) from None
         except Exception as error:  # whatever a stranger's code raises
             raise self._broken(f"it raised {type(error).__name__}: {error}") from error
-        if not isinstance(self._stable, Stable | None):
+        if self._stable is not None and not isinstance(self._stable, Stable):
             raise self._broken(f"it returned {self._stable!r}; expected a Stable, or None")
         shape = step.close()
         for victim, _, _, _ in step.preempted:
