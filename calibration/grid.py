@@ -1,8 +1,8 @@
 """Which steps to time: regular grids that span the range, and random mixes that fill it.
 
 Regular grids alone mislead: with equal contexts in every row, a cost of the *longest* context
-looks like a cost of the sum (20 % wrong on real batches in a prototype), and mixed steps are not
-the sum of their parts.
+looks like a cost of the sum (20 % wrong on real batches in a prototype), round numbers sit on
+the edges of blocks and tiles, and mixed steps are not the sum of their parts.
 """
 
 from __future__ import annotations
@@ -75,39 +75,51 @@ def anchor(limits: Limits) -> Point:
 
 def grid(limits: Limits, *, quick: bool = False, seed: int = 0) -> list[Point]:
     """Points within `limits`, each once, the same for the same seed. `quick` takes a third."""
+    draw = random.Random(seed)
     points = [
-        *_decodes(limits, quick),
-        *_prefills(limits, quick),
-        *_mixed(limits, quick),
-        *_random(limits, 50 if quick else 160, random.Random(seed)),
+        *_decodes(limits, quick, draw),
+        *_prefills(limits, quick, draw),
+        *_mixed(limits, quick, draw),
+        *_random(limits, 50 if quick else 160, draw),
     ]
     return [point for point in dict.fromkeys(points) if limits.allow(point)]
 
 
-def _decodes(limits: Limits, quick: bool) -> Iterator[Point]:
+def _near(context: int, limits: Limits, draw: random.Random) -> int:
+    """Within 20 % of `context`.
+
+    Round contexts sit on the edges of blocks and of a kernel's tiles, where the next token costs
+    a whole one: a grid of them would see only the top of every stair.
+    """
+    return min(round(context * draw.uniform(0.8, 1.2)), limits.context - 1)
+
+
+def _decodes(limits: Limits, quick: bool, draw: random.Random) -> Iterator[Point]:
     """Batch × context; small steps of the batch, whose cost need not be smooth, at one context."""
     contexts = [0, *_powers(128, limits.context, 4), limits.context - 1]
     for batch in _powers(1, limits.sequences, 4 if quick else 2):
         for context in contexts:
-            yield ((1, context),) * batch
+            yield tuple((1, _near(context, limits, draw)) for _ in range(batch))
     if not quick:
         for batch in _powers(3, limits.sequences, 2):
-            yield ((1, 15),) * batch
+            yield tuple((1, _near(16, limits, draw)) for _ in range(batch))
 
 
-def _prefills(limits: Limits, quick: bool) -> Iterator[Point]:
+def _prefills(limits: Limits, quick: bool, draw: random.Random) -> Iterator[Point]:
     """Tokens × prior context, one chunk."""
     for new in _powers(2, limits.tokens, 4 if quick else 2):
-        for cached in (0, limits.context // 8, limits.context // 2, limits.context - new):
-            yield ((new, cached),)
+        for cached in (0, limits.context // 8, limits.context // 2):
+            yield ((new, _near(cached, limits, draw)),)
+        yield ((new, limits.context - new),)
 
 
-def _mixed(limits: Limits, quick: bool) -> Iterator[Point]:
+def _mixed(limits: Limits, quick: bool, draw: random.Random) -> Iterator[Point]:
     """Chunk × decodes, at short and long contexts."""
     for new in _powers(16, limits.tokens, 16 if quick else 4):
         for batch in _powers(1, limits.sequences, 8 if quick else 4):
             for context in (limits.context // 32, limits.context // 4):
-                yield ((new, context), *[(1, context)] * batch)
+                decodes = [(1, _near(context, limits, draw)) for _ in range(batch)]
+                yield ((new, _near(context, limits, draw)), *decodes)
 
 
 def _random(limits: Limits, count: int, draw: random.Random) -> Iterator[Point]:

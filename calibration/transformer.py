@@ -58,7 +58,7 @@ class KvCache:
 
         def cut(storage: Tensor) -> Tensor:
             slots = storage.flatten(0, 1)[: blocks * block_size]
-            return slots.unflatten(0, (blocks, block_size))
+            return slots.view(blocks, block_size, *slots.shape[1:])
 
         return KvCache([cut(each) for each in self.keys], [cut(each) for each in self.values])
 

@@ -75,8 +75,6 @@ class _Plan:
     """int64 [pieces]: index into `rows`."""
     mask: Tensor
     """bool [pieces, tokens of a piece]: positions of the context."""
-    whole: bool
-    """One piece per sequence: nothing to reduce."""
     chunks: tuple[_Chunk, ...]
 
 
@@ -108,7 +106,6 @@ def _plan(batch: Batch, block_size: int) -> _Plan:
         blocks=batch.block_tables[decodes[owner, None], column].long(),
         owner=owner,
         mask=position < contexts_d[owner, None],
-        whole=bool((pieces == 1).all()),
         chunks=tuple(chunks),
     )
 
@@ -148,13 +145,15 @@ def _decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, plan: _Plan, scale: flo
     if not parts:
         return torch.zeros_like(q)
     part, lse = torch.cat(parts), torch.cat(sums)
-    if plan.whole:
-        return part.reshape(q.shape)
     return _reduce(part, lse, plan.owner, q)
 
 
 def _reduce(part: Tensor, lse: Tensor, owner: Tensor, q: Tensor) -> Tensor:
-    """Pieces' outputs weighed by exp(lse); a sequence without a piece comes out zero."""
+    """Pieces' outputs weighed by exp(lse); a sequence without a piece comes out zero.
+
+    Also where each sequence is one piece: skipping it then would make steps of short contexts
+    cheaper by a jump that no sum over the batch can see.
+    """
     shape = (q.shape[0], *lse.shape[1:])
     index = owner[:, None, None].expand_as(lse)
     top = lse.new_full(shape, -torch.inf).scatter_reduce_(0, index, lse, "amax")
