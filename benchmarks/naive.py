@@ -267,10 +267,7 @@ class NaiveStep:
 
     @property
     def unfinished(self) -> int:
-        prompts = [
-            s for s in self.running if not s.token_times or s.token_times[-1] <= s.admitted_at
-        ]
-        return sum(seq.now < seq.todo for seq in prompts)
+        return sum(seq.todo > max(seq.now, 1) for seq in self.running)
 
     @property
     def paused(self) -> bool:
@@ -670,6 +667,7 @@ def run(
                 raise ValueError(f"{policy}: feeds nobody at {clock} ps and waits for nothing")
             next_schedule = min(wakes)
         if horizon is not None and next_schedule > horizon:
+            deliver(horizon)
             break
         for seq, cause in step.refusals().items():
             if seq.fresh:

@@ -64,7 +64,7 @@ class NaiveReplica:
     def arrive(self, row: int) -> None:
         request = self.requests[row]
         seq = NaiveSequence(request, request.arrival, self.policy.lane(request))
-        seq.limit = min(request.output, self.step.max_model_len - request.prompt)
+        seq.end = min(seq.end, self.step.max_model_len)
         self.step.enqueue(seq)
 
     def schedule(self, now: int, more_to_come: bool) -> Decisions:
@@ -72,12 +72,12 @@ class NaiveReplica:
         step.begin(now, more_to_come)
         self.policy.schedule(step)
         return {
-            "scheduled": [[s.index, tokens, s.computed] for s, tokens in step.fed.items()],
+            "scheduled": [[s.index, s.now, s.computed] for s in step.fed],
             "admitted": [s.index for s in step.admitted],
             "preempted": [[out.seq.index, *out[1:]] for out in step.preempted],
             "free_blocks_after_schedule": step.free_blocks,
             "running": [s.index for s in step.running],
-            "waiting": [s.index for s in step.queue],
+            "waiting": [s.index for s in step.waiting()],
         }
 
     def update(self, now: int) -> Decisions:
