@@ -22,7 +22,6 @@ from traces.records import (
     SPELL_COLUMNS,
     STALL_COLUMNS,
     STEP_COLUMNS,
-    WAITS,
     Records,
 )
 from traces.trace import Ints
@@ -50,6 +49,8 @@ class ReplicaLog:
         """Blocks taken in the further steps of each leap, one after the other."""
         self.queued = array("q")
         """When sequences arrived in the queue."""
+        self.withdrawn = array("q")
+        """When sequences left the queue without being scheduled."""
         self.unfed = 0
         """Evictions in steps that fed nobody, and so have no row: the next row counts them."""
         self.needless = 0
@@ -127,6 +128,8 @@ class ReplicaLog:
         gone = np.cumsum(admitted - preempted)
         queued = np.array(self.queued, dtype=np.int64)
         arrived = np.searchsorted(queued, start, side="right")
+        withdrawn = np.array(self.withdrawn, dtype=np.int64)
+        arrived -= np.searchsorted(withdrawn, start, side="right")
         out = {
             "replica": np.full(total, self.replica, dtype=np.int64),
             "start": start,
@@ -165,19 +168,20 @@ class RequestLog:
 
     def left(self, seq: Sequence, replica: int, now: int, reason: str) -> None:
         """A request ended at `now`, or (`now` = -1) is still there at the horizon."""
-        queued = boundary = 0
+        queued = boundary = door = 0
         head = [0] * 6
         if seq.first_scheduled >= 0:  # else there is no queue time yet for them to add up to
             queued = seq.first_scheduled - seq.arrival
-            boundary = seq.boundary - seq.arrival
+            door = seq.entered - seq.arrival
+            boundary = seq.boundary - seq.entered
             head = seq.waits[_HEAD]
         self._ints.extend(
             (
                 seq.index, replica, seq.arrival, seq.first_scheduled, seq.first_token,
                 seq.last_token, now, seq.prompt, seq.output, seq._produced, seq.declared,
                 seq.priority, seq.session, seq.preemptions, seq.fed, seq.recomputed, seq.hit,
-                seq.resumed_hit, seq.peak, seq.stalled,
-                *head, queued - sum(head) - boundary, boundary,
+                seq.resumed_hit, seq.peak, seq.stalled, seq.retries,
+                *head, queued - sum(head) - boundary - door, boundary, door,
             )
         )  # fmt: skip
         self._reasons.append(reason)

@@ -76,6 +76,8 @@ class StepBuilder:
         """Lanes that had nobody waiting or running before an arrival since the last step."""
         self._victims = victims
         self._members_fed = 0
+        self._scarce = False
+        """Tokens suffice for everybody, blocks do not: only those who need blocks are walked."""
         self._walk: Iterator[Sequence] | None = None
         self._starved: tuple[Sequence, int] | None = None
 
@@ -165,7 +167,7 @@ class StepBuilder:
         if self._walk is None:
             if lane is None and self._feed_all(most, left):
                 return None
-            self._walk = iter(self._unfed())
+            self._walk = iter(self._needy() if self._scarce else self._unfed())
         floor = self.tokens_left - left
         if self._starved is not None:
             seq, amount = self._starved
@@ -181,6 +183,8 @@ class StepBuilder:
                 self._starved = (seq, amount)
                 return seq
         self._walk = None
+        if self._scarce:
+            self._feed_rest()
         return None
 
     def feed(self, seq: Sequence, tokens: int) -> Answer:
@@ -226,6 +230,8 @@ class StepBuilder:
         self.tokens_left += amount
         if self._starved is not None and self._starved[0] is seq:
             self._walk = self._starved = None
+            if self._scarce:
+                self._feed_before(seq)
         self.running.remove(seq)
         self.preempted.append((seq, seq._computed, seq.known, len(seq.table)))
         self._free(seq)
@@ -247,6 +253,24 @@ class StepBuilder:
         if len(self.queue.lanes) > 1 and not lane and not self._runs(seq.lane):
             self._returning.append(seq.lane)
         lane.arrive(seq)
+
+    def withdraw(self, seq: Sequence) -> None:
+        """A waiting sequence leaves."""
+        self.queue.lane(seq.lane).remove(seq)
+
+    def evacuate(self, now: int) -> list[Sequence]:
+        """Everybody leaves without KV, at `now`: running ones first, in order."""
+        self.now = now
+        there = [*self.running, *self.queue]
+        for seq in list(self.running):
+            self.preempt(seq)
+        for seq in there:
+            self.withdraw(seq)
+            seq.evicted_step = -1  # steps are numbered by replica
+            seq.passed_over = 0
+            if seq.boundary > now:  # the step that it waited for never ended
+                seq.boundary = -1
+        return there
 
     def stop(self, index: int) -> None:
         """The token that request `index` gets in this step is its end of sequence."""
@@ -284,6 +308,7 @@ class StepBuilder:
         self.refused = {}
         self.floor = 0
         self._members_fed = 0
+        self._scarce = False
         self._walk = self._starved = None
 
     def close(self) -> StepShape:
@@ -464,9 +489,13 @@ class StepBuilder:
         amounts: list[tuple[Sequence, int]] = []
         if self.chunks:
             amounts, blocks, cut = self._share(most, left - size)
-            if due + blocks > self.pool.free or (cut and not self._chunks_last()):
+            if cut and not self._chunks_last():
                 return False
-        elif due > self.pool.free:
+            blocks += due
+        else:
+            blocks, cut = due, False
+        if blocks > self.pool.free:
+            self._scarce = size > 0 and not (cut or self._engine.prefix_cache)
             return False
         if size:
             if due:
@@ -482,6 +511,36 @@ class StepBuilder:
         if self._engine.prefix_cache:
             self._name_all([(seq, seq._computed, n) for seq, n in amounts], size > 0)
         return True
+
+    def _needy(self) -> list[Sequence]:
+        """Unfed running sequences that may need a block, in admission order."""
+        ticks, size = self.group.ticks, self._block_size
+        return [
+            seq
+            for seq in self.running
+            if seq.group is None or not (seq.hold or (seq._computed + ticks - seq.joined) % size)
+        ]
+
+    def _feed_rest(self) -> None:
+        """Members that need no block are fed by counters, after a walk over those who do."""
+        self._scarce = False
+        rest = self.group.size - self._members_fed
+        self.group.fed = self.group.size > 0
+        self.tokens += rest
+        self.tokens_left -= rest
+
+    def _feed_before(self, starved: Sequence) -> None:
+        """The walk ended at `starved`: members admitted before it are fed, later ones are not."""
+        self._scarce = False
+        if next(reversed(self.running)) is starved:
+            self._feed_rest()
+            return
+        for seq in self.running:
+            if seq is starved:
+                return
+            if seq.group is not None and seq not in self.fed:
+                self._members_fed += 1
+                self._feed(seq, 1, seq.computed)
 
     def _share(self, most: int, spare: int) -> tuple[list[tuple[Sequence, int]], int, bool]:
         """What the unfed chunks get of `spare` tokens, one after the other; the blocks that
