@@ -111,6 +111,14 @@ def test_every_command_of_the_tool_has_a_page() -> None:
         assert (ROOT / "docs" / f"{name}.md").exists(), f"docs/{name}.md is missing"
 
 
+@pytest.mark.parametrize("folder", ["traces", "policies", "calibration", "simulator", "reports"])
+def test_the_map_has_a_line_for_every_file(folder: str) -> None:
+    named = set(re.findall(r"`([^`]+)`", (ROOT / "docs/architecture.md").read_text()))
+    for path in sorted((ROOT / folder).rglob("[!_]*.py")):
+        name = path.relative_to(ROOT / folder).as_posix()
+        assert name in named, f"docs/architecture.md has no line for {folder}/{name}"
+
+
 def test_a_block_is_read_as_the_reader_sees_it(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
