@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import Field, ValidationError
 
-from calibration.profile import Grid, Profile, load_profile
+from calibration.profile import PROFILES, Grid, Profile, load_profile
 from calibration.step_time import Executor, Predicted
 from policies import Continuous, Static
 from policies.base import Policy
@@ -157,7 +157,7 @@ class Scenario(Section):
         """The files that the run reads, by what they are to it."""
         named = {
             "policy": policy_file(self.policy.kind),
-            "profile": profile_file(self.profile_name),
+            "profile": profile_file(self.profile_name) or PROFILES / f"{self.profile_name}.json",
         }
         files = {role: path for role, path in named.items() if path is not None}
         traces = trace_files(self.tables().get("trace", {}))

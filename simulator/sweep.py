@@ -8,40 +8,15 @@ but immutable inputs: results do not depend on the number of workers or on their
 
 from __future__ import annotations
 
-import csv
-import hashlib
-import io
 import itertools
-import json
-import re
 import signal
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from simulator.scenario import Scenario
 from simulator.settings_file import parse_value
-
-STORE_SCHEMA = 1
-Status = Literal["done", "invalid", "failed"]
-
-
-class StoreError(ValueError):
-    """The result store cannot be used; one line that says why."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What a cell came to: a summary, or why there is none."""
-
-    status: Status
-    summary: Mapping[str, Any] | None = None
-    error: str = ""
-    """"invalid": these settings can never work. "failed": the run itself broke."""
+from simulator.store import Outcome, Store, key_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,56 +25,6 @@ class Cell:
 
     values: Mapping[str, Any]
     outcome: Outcome
-
-
-class Store:
-    """Outcomes by key in one SQLite file (WAL): survives being killed, can be shared."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with self._errors():
-            self._db = sqlite3.connect(path, timeout=30, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = NORMAL")
-            found = self._db.execute("PRAGMA user_version").fetchone()[0]
-            if found not in (0, STORE_SCHEMA):
-                raise StoreError(
-                    f"{path}: a store of version {found}, this is version {STORE_SCHEMA}; "
-                    "sweep into another folder"
-                )
-            self._db.execute(
-                "CREATE TABLE IF NOT EXISTS cells (key TEXT PRIMARY KEY, settings TEXT NOT NULL, "
-                "status TEXT NOT NULL, summary TEXT, error TEXT NOT NULL) WITHOUT ROWID"
-            )
-            self._db.execute(f"PRAGMA user_version = {STORE_SCHEMA}")
-
-    def close(self) -> None:
-        self._db.close()
-
-    def get(self, key: str) -> Outcome | None:
-        with self._errors():
-            row = self._db.execute(
-                "SELECT status, summary, error FROM cells WHERE key = ?", (key,)
-            ).fetchone()
-        if row is None:
-            return None
-        status, summary, error = row
-        return Outcome(status=status, summary=summary and json.loads(summary), error=error)
-
-    def put(self, key: str, settings: str, outcome: Outcome) -> None:
-        summary = None if outcome.summary is None else json.dumps(outcome.summary)
-        with self._errors():
-            self._db.execute(
-                "INSERT OR REPLACE INTO cells VALUES (?, ?, ?, ?, ?)",
-                (key, settings, outcome.status, summary, outcome.error),
-            )
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise StoreError(f"{self.path}: the result store cannot be used: {error}") from None
 
 
 def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
@@ -121,35 +46,6 @@ def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
 def points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """Every combination, the last axis varying fastest."""
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-
-
-@cache
-def code_version() -> str:
-    """A digest of our own sources: a change of code makes results stale."""
-    root = Path(__file__).resolve().parent.parent
-    digest = hashlib.sha256()
-    for package in ("traces", "calibration", "policies", "simulator", "reports"):
-        for path in sorted((root / package).rglob("*.py")):
-            if "cli" not in path.relative_to(root).parts:
-                digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
-    return digest.hexdigest()
-
-
-@cache
-def _digest_of_file(path: str, stamp: tuple[int, int]) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def key_of(scenario: Scenario) -> str:
-    """The content of everything that a run depends on. Raises what building it would raise."""
-    resolved = scenario.resolved()
-    inputs = {}
-    for role, path in resolved.input_files().items():
-        stat = path.stat()
-        inputs[role] = _digest_of_file(str(path), (stat.st_mtime_ns, stat.st_size))
-    content = {"settings": resolved.tables(), "inputs": inputs, "code": code_version()}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def run_cell(scenario: Scenario) -> Outcome:
@@ -211,72 +107,6 @@ def sweep(
         store.put(key, scenario.dump(), outcome)
         settle(index, outcome)
     return [Cell(values=at, outcome=outcomes[index]) for index, at in enumerate(values)]
-
-
-def to_csv(cells: Sequence[Cell]) -> str:
-    """One line a cell in the grid's order: its values, every figure by dotted path, its error."""
-    flat = [dict(_figures(cell.outcome.summary or {})) for cell in cells]
-    figures = list(dict.fromkeys(name for row in flat for name in row))
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*cells[0].values, "status", *figures, "error"])
-    for cell, row in zip(cells, flat, strict=True):
-        numbers = ("" if row.get(name) is None else row[name] for name in figures)
-        writer.writerow([*cell.values.values(), cell.outcome.status, *numbers, cell.outcome.error])
-    return out.getvalue()
-
-
-def shown(cells: Sequence[Cell], *, exact: bool) -> list[dict[str, Any]]:
-    """The metrics of the heat maps, one row a cell: exact, or as people read them.
-
-    For people metrics are left out that no cell has, or that are 0 in all, and "done".
-    """
-    from reports.figures.heat import SWEPT
-    from reports.tables import value_at
-
-    found = [
-        {name: value_at(cell.outcome.summary or {}, row.path) for name, row in SWEPT.items()}
-        for cell in cells
-    ]
-    told = [name for name in SWEPT if exact or any(values[name] for values in found)]
-    odd = any(cell.outcome.status != "done" for cell in cells)
-    rows = []
-    for cell, values in zip(cells, found, strict=True):
-        metrics = {SWEPT[n].label: values[n] if exact else SWEPT[n].form(values[n]) for n in told}
-        axes = {key if exact else key.rpartition(".")[2]: at for key, at in cell.values.items()}
-        status = {"status": cell.outcome.status} if exact or odd else {}
-        rows.append({**axes, **status, **metrics})
-    return rows
-
-
-def heat_maps(
-    base: Scenario, grid: Mapping[str, Sequence[Any]], cells: Sequence[Cell]
-) -> dict[str, bytes]:
-    """PNGs by name: a metric over the first two axes, for each combination of the others."""
-    from reports.figures.heat import sweep_figures
-
-    axes = list(grid)
-    x = axes[0], list(grid[axes[0]])
-    y = (axes[1], list(grid[axes[1]])) if axes[1:] else ("policy.kind", [base.policy.kind])
-    planes: dict[str, dict[tuple[Any, Any], Mapping[str, Any] | None]] = {}
-    for cell in cells:
-        others = "".join(f"_{key}={cell.values[key]}" for key in axes[2:])
-        at = cell.values[x[0]], cell.values.get(y[0], y[1][0])
-        planes.setdefault(re.sub(r"[^\w.=-]", "-", others), {})[at] = cell.outcome.summary
-    return {
-        f"{name}{others}": picture
-        for others, plane in planes.items()
-        for name, picture in sweep_figures(x, y, plane).items()
-    }
-
-
-def _figures(summary: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in summary.items():
-        if isinstance(value, Mapping):
-            if key != "scenario":
-                yield from _figures(value, f"{path}{key}.")
-        elif not isinstance(value, list):
-            yield f"{path}{key}", value
 
 
 def _outcomes(todo: Mapping[int, Scenario], workers: int) -> Iterator[tuple[int, Outcome]]:

@@ -16,7 +16,9 @@ import pytest
 
 from simulator import sweep as sweeping
 from simulator.scenario import Scenario
-from simulator.sweep import Outcome, Store, StoreError, key_of, parse_grid, points, to_csv
+from simulator.store import Outcome, Store, StoreError, key_of
+from simulator.sweep import parse_grid, points
+from simulator.sweep_results import to_csv
 
 GRID = {"engine.block_size": [16, 32, 64], "policy.token_budget": [256, 512]}
 LOAD = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,8 +46,10 @@ def sweep(
     on. Cells with settings that can never work are marked and cost nothing.
     """
     from reports.write import prepare, write_bytes, write_text
-    from simulator.sweep import Store, heat_maps, parse_grid, shown, to_csv
+    from simulator.store import Store
+    from simulator.sweep import parse_grid
     from simulator.sweep import sweep as run_sweep
+    from simulator.sweep_results import heat_maps, shown, to_csv, to_json
 
     axes = parse_grid(grid)
     folder = prepare(out)
@@ -75,7 +78,10 @@ def sweep(
     write_text(folder / "sweep.csv", to_csv(cells))
     for name, picture in heat_maps(scenario, axes, cells).items():
         write_bytes(folder / f"{name}.png", picture)
-    show_rows(shown(cells, exact=format is not Format.table), format)
+    if format is Format.table:
+        show_rows(shown(cells), format)
+    else:
+        sys.stdout.write(to_csv(cells) if format is Format.csv else to_json(cells))
     note(f"written to {folder}/: sweep.csv, heat_*.png, {STORE}")
     outcomes = [cell.outcome for cell in cells]
     for status, code in (("failed", 1), ("invalid", 2)):
