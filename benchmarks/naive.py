@@ -753,6 +753,7 @@ def _request_row(seq: NaiveSequence) -> dict[str, Any]:
         "resumed_hit": seq.resumed_hit,
         "blocks_peak": seq.peak,
         "stalled": seq.stalled,
+        "retries": 0,
         **{f"wait_{name}": seq.waits[name] for name in WAITS},
     }
     assert row.keys() == REQUEST_COLUMNS.keys()

@@ -1,24 +1,51 @@
-"""The clients: when each request of a trace is sent.
+"""The clients: when each request of a trace is sent, and sent again.
 
 Open loop: at its arrival. Closed loop (`after`): a think time after the end of the request that
-it follows, whatever way that one ended.
+it follows, whatever way that one ended. A client that was turned away, or whose request timed
+out, may try again after a pause that doubles each time and differs a little from client to
+client; its latencies count from the first send.
 """
 
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from typing import Annotated
 
-from traces.trace import Request, Trace
+from pydantic import Field
+
+from simulator.sections import Seconds
+from simulator.settings_file import Section
+from traces.seeds import stream
+from traces.trace import Request, Trace, to_ps
+
+
+class RetrySettings(Section):
+    """What clients do when the door turned them away, or their request timed out."""
+
+    count: Annotated[int, Field(ge=0)] = 0
+    """Times that a request is sent again; 0 = never."""
+    backoff: Annotated[Seconds, Field(gt=0)] = 1.0
+    """Mean pause before the first retry; it doubles with each further one."""
+    jitter: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Share of the pause by which it may be shorter or longer, by the seed."""
 
 
 class Clients:
     """Hands out requests in order of sending; ties keep the trace's order."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, retry: RetrySettings | None = None, seed: int = 0) -> None:
         self._rows = trace.requests()
         self._following: dict[int, list[Request]] = {}
         self._due: list[tuple[int, int, Request]] = []
         self._held = 0
+        self._retry = retry or RetrySettings()
+        self._seed = seed
+        self._size = len(trace)
+        self._jitters: list[list[float]] = []
+        """One draw a request for the first retry, for the second, …: the pauses of a request
+        do not depend on who else tried again."""
+        self._sent: dict[int, Request] = {}
+        self._attempts: dict[int, int] = {}
         if (trace.after >= 0).any():
             opening = []
             for request in trace.requests():
@@ -44,11 +71,43 @@ class Clients:
             first = heappop(self._due)[2]
         else:
             self._first = next(self._rows, None)
+        if self._retry.count and first is not None:
+            self._sent[first.index] = first
         self._look()
         return first
 
+    @property
+    def retries(self) -> bool:
+        """Whether clients try again at all."""
+        return self._retry.count > 0
+
+    def attempts(self, index: int) -> int:
+        """How often request `index` was sent again."""
+        return self._attempts.get(index, 0)
+
+    def try_again(self, index: int, now: int) -> bool:
+        """Request `index` was turned away or timed out: whether it will be sent again."""
+        if self.attempts(index) >= self._retry.count:
+            return False
+        attempt = self._attempts[index] = self.attempts(index) + 1
+        if attempt > len(self._jitters):
+            draws = stream(self._seed, "retries", str(attempt)).uniform(-1, 1, self._size)
+            self._jitters.append(draws.tolist())
+        mean = self._retry.backoff * 2 ** (attempt - 1)
+        pause = to_ps(mean * (1 + self._retry.jitter * self._jitters[attempt - 1][index]))
+        heappush(self._due, (now + pause, index, self._sent[index]))
+        self._look()
+        return True
+
+    def waiting_to_try(self) -> list[Request]:
+        """Requests that are to be sent again."""
+        return [request for _, index, request in sorted(self._due) if self.attempts(index)]
+
     def ended(self, index: int, now: int) -> bool:
         """Request `index` ended: those that waited for it will be sent. True if there are any."""
+        if self._sent:
+            self._sent.pop(index, None)
+            self._attempts.pop(index, None)
         if not self._held or index not in self._following:
             return False
         for request in self._following.pop(index):

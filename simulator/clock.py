@@ -1,4 +1,9 @@
-"""The SimPy clock of a run: whole picoseconds, and ties broken on purpose."""
+"""The SimPy clock of a run: whole picoseconds, and ties broken on purpose.
+
+At one instant: steps end, replica by replica; then what happens outside (clients, door, replicas
+lost and added); then replicas schedule. So whatever is sent at the instant a step ends is seen by
+the next schedule, and leaping over steps that nobody interrupts changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,14 @@ from typing import cast
 
 import simpy
 from simpy.events import EventPriority
+
+STEP_ENDS = 1
+"""Priority of the end of a step on replica 0; further ones follow. SimPy's own timeouts have
+this one, too."""
+OUTSIDE = 1 << 20
+"""Priority of what happens outside."""
+SCHEDULES = OUTSIDE + 1
+"""Priority of scheduling on replica 0, where something else happens at the instant."""
 
 
 class Clock(simpy.Environment):
@@ -20,7 +33,7 @@ class Clock(simpy.Environment):
 
 
 class Wake(simpy.Event):
-    """A timeout with a priority: at one instant, clients come first, then replicas by index."""
+    """A timeout with a priority: what goes first at one instant."""
 
     def __init__(self, env: Clock, delay: int, priority: int) -> None:
         super().__init__(env)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import simpy
@@ -11,8 +11,7 @@ import simpy
 from calibration.step_time import Executor, StepShape, StepTime
 from policies.base import Answer, Policy, Stable
 from simulator.checks import LawBroken
-from simulator.clients import Clients
-from simulator.clock import Clock, Wake
+from simulator.clock import SCHEDULES, STEP_ENDS, Clock, Wake
 from simulator.engine import Engine
 from simulator.identity import prefix
 from simulator.leap import FOREVER, NOTHING, Leap, cut, plan
@@ -22,6 +21,20 @@ from simulator.step import StepBuilder
 
 FLEET_LEAP = 64
 """Steps that a leap may have in a fleet: an arrival may cut it, so longer ones are often vain."""
+
+
+class Outlook(Protocol):
+    """What a replica may know of what is to come."""
+
+    @property
+    def next(self) -> int | None:
+        """When something happens outside next, as far as is known; None = never."""
+        ...
+
+    @property
+    def more(self) -> bool:
+        """Whether a request may still arrive."""
+        ...
 
 
 class Replica:
@@ -34,7 +47,7 @@ class Replica:
         engine: Engine,
         policy: Policy,
         executor: Executor,
-        clients: Clients,
+        outlook: Outlook,
         max_model_len: int,
         victims: np.random.Generator,
         on_left: Callable[[Sequence, int, str], None],
@@ -49,9 +62,12 @@ class Replica:
         self.executor = executor
         self.step = StepBuilder(engine, policy, max_model_len, victims)
         self.log = ReplicaLog(index, engine.block_size)
-        self.process: simpy.Process | None = None
+        self.evicted_at = -1
+        """When it last preempted somebody."""
+        self._process: simpy.Process | None = None
+        self._lost = False
         self._engine = engine
-        self._clients = clients
+        self._outlook = outlook
         self._on_left = on_left
         self._leap = leap
         self._solo = solo
@@ -59,6 +75,8 @@ class Replica:
         self._prices: StepTime | None = getattr(executor, "step_time", None)
         self._asleep: Leap | None = None
         """The leap in progress; None while idle."""
+        self._shape = StepShape()
+        self._known = (0, 0, 0, 0, 0)
         self._sleeping = False
         self._wake_at = -1
         self._stable: Stable | None = None
@@ -66,12 +84,11 @@ class Replica:
         self._steps = 0
         self._most = FOREVER if solo else FLEET_LEAP
 
-    # What others see
+    # What others do to it
 
-    @property
-    def outstanding(self) -> int:
-        """Requests queued or running."""
-        return len(self.step.running) + len(self.step.queue)
+    def start(self) -> None:
+        """Begin to run."""
+        self._process = self.env.process(self.run())
 
     def deliver(self, seq: Sequence, now: int) -> None:
         """A request arrives: queue it, and end the leap in progress if it may change a thing."""
@@ -79,18 +96,46 @@ class Replica:
         self.log.queued.append(now)
         leap = self._asleep
         if leap is None:
-            seq.boundary = now
+            if seq.boundary < 0:
+                seq.boundary = now
             self.step.arrive(seq)
             if self._sleeping and self._wake_at > now:
                 self._rouse()
             return
         running = leap.reach(now)
-        seq.boundary = leap.end(running)
+        if seq.boundary < 0:
+            seq.boundary = leap.end(running)
         matters = running < leap.steps and self._matters(seq, lane[0] if lane else None)
         self.step.arrive(seq)
         if matters:
             cut(leap, running)
             self._rouse()
+
+    def withdraw(self, seq: Sequence, now: int) -> None:
+        """A queued request goes away."""
+        self.step.withdraw(seq)
+        self.log.withdrawn.append(now)
+        self.interrupt()
+
+    def lose(self, now: int) -> list[Sequence]:
+        """The server is gone, with all KV and the step in progress; steps that ended count.
+
+        Returns those who were there, running ones first, in order.
+        """
+        self._lost = True
+        for seq, answer in self._heads:
+            seq.waits[answer.value] += now - self.step.now
+        if (leap := self._asleep) is not None:
+            running = leap.reach(now)
+            ended = running if leap.end(running) == now else running - 1
+            if ended:
+                cut(leap, ended)
+                self._complete(leap)
+        there = self.step.evacuate(now)
+        for seq in there:
+            self.executor.forget(seq.index)
+        self._rouse()
+        return there
 
     def interrupt(self) -> None:
         """Something changed outside: end the leap with the step in progress, or wake up."""
@@ -105,19 +150,18 @@ class Replica:
             self._rouse()
 
     def _rouse(self) -> None:
-        assert self.process is not None
-        if self._sleeping:
+        if self._sleeping and self._process is not None:
             self._sleeping = False
-            self.process.interrupt()
+            self._process.interrupt()
 
     # The loop
 
     def run(self) -> Generator[simpy.Event, Any, None]:
-        """Until nobody is left and nobody is to come, or the horizon."""
+        """Until nobody is left and nobody is to come, the horizon, or its loss."""
         env, step, executor, log = self.env, self.step, self.executor, self.log
         now = env.now
         vain = 0
-        while True:
+        while not self._lost:
             shape = self._schedule(now)
             if not step.tokens:
                 if step.preempted:  # everything is different now: ask again at once
@@ -139,7 +183,7 @@ class Replica:
             first_end = leap.end(1)
             if first_end > self._horizon:
                 return
-            known = log.scheduled(step)
+            self._shape, self._known = shape, log.scheduled(step)
             self._asleep = leap
             end = leap.end(leap.steps)
             while now < end:
@@ -149,31 +193,39 @@ class Replica:
                     yield self._sleep(end - now)
                     now = end
                 except simpy.Interrupt:
+                    if self._lost:
+                        return
                     end = leap.end(leap.steps)
                     now = env.now
             self._asleep = None
             self._sleeping = False
             for index in done.stopped:
                 step.stop(index)
-            finished = step.apply(leap.steps, first_end, end)
-            log.stepped(leap, shape, known, len(step.admitted), len(finished))
-            for seq in finished:
+            for seq in self._complete(leap):
                 executor.forget(seq.index)
                 self._on_left(seq, self.index, seq.reason)
-            if self._clients.next == now:
+            if env.peek() == now:
                 # What is sent at this very instant is seen by the next schedule.
-                yield Wake(env, 0, 2 + self.index)
+                yield Wake(env, 0, SCHEDULES + self.index)
+
+    def _complete(self, leap: Leap) -> list[Sequence]:
+        """The steps of `leap` have passed; those who ended with them."""
+        step = self.step
+        finished = step.apply(leap.steps, leap.end(1), leap.end(leap.steps))
+        self.log.stepped(leap, self._shape, self._known, len(step.admitted), len(finished))
+        return finished
 
     def _sleep(self, delay: int) -> simpy.Event:
-        # Alone, there is no other replica to come before or after at the same instant.
-        return self.env.timeout(delay) if self._solo else Wake(self.env, delay, 2 + self.index)
+        if self._solo:  # SimPy's own is faster, and has the priority of replica 0
+            return self.env.timeout(delay)
+        return Wake(self.env, delay, STEP_ENDS + self.index)
 
     def _schedule(self, now: int) -> StepShape:
         """Ask the policy what the next step does."""
         step = self.step
         for seq, answer in self._heads:
             seq.waits[answer.value] += now - step.now
-        step.open(now, self._clients.more)
+        step.open(now, self._outlook.more)
         self._steps += 1
         try:
             self._stable = self.policy.schedule(step)
@@ -184,6 +236,8 @@ class Replica:
         if self._stable is not None and not isinstance(self._stable, Stable):
             raise self._broken(f"it returned {self._stable!r}; expected a Stable, or None")
         shape = step.close()
+        if step.preempted:
+            self.evicted_at = now
         for victim, _, _, _ in step.preempted:
             self.executor.forget(victim.index)
         self._heads = []
@@ -224,7 +278,7 @@ class Replica:
             until = min(until, stable.until)
         queued = bool(step.queue)
         if self._solo and (stable.arrivals or not queued):
-            upcoming = self._clients.next
+            upcoming = self._outlook.next
             if upcoming is not None and upcoming < until:
                 until = upcoming
         if queued and self._engine.prefix_cache and self._head_may_hit():
@@ -263,29 +317,27 @@ class Replica:
         return False
 
     def _idle(self) -> Generator[simpy.Event, Any, bool]:
-        """Nobody was fed: sleep until something changes. False = the run is over."""
+        """Nobody was fed: sleep until something changes. False = nothing is to come."""
         env, step = self.env, self.step
         until = self._stable.until if self._stable else None
         if step.running or step.queue:
-            if until is None and not self._clients.more:
+            if until is None and not self._outlook.more:
                 raise self._broken(
                     f"nobody is fed with {len(step.running)} running and {len(step.queue)} "
                     "waiting, nothing to come and no time to ask again; somebody must advance in "
                     "every step"
                 )
-        elif not self._clients.more:
+        elif not self._outlook.more:
             return False
-        upcoming = self._clients.next if self._solo else None
-        wake = min(
-            until if until is not None else FOREVER,
-            upcoming if upcoming is not None else FOREVER,
-            self._horizon + 1,
-        )
+        wake = FOREVER if until is None else max(until, env.now)
         self._sleeping = True
         self._wake_at = wake
         try:
-            yield Wake(env, max(wake - env.now, 0), 2 + self.index)
+            if wake <= self._horizon:
+                yield Wake(env, wake - env.now, SCHEDULES + self.index)
+            else:  # roused from outside, or never
+                yield env.event()
         except simpy.Interrupt:
             return True
         self._sleeping = False
-        return env.now <= self._horizon
+        return True

@@ -2,28 +2,27 @@
 
 `simulate` makes the clients, the door and one `Replica` per server on a SimPy clock of whole
 picoseconds, runs until everybody is done (or to the horizon), checks the laws, and returns
-`Records`. The loop itself is `Replica.run`.
+`Records`. What happens outside the replicas is in `World`; the loop itself is `Replica.run`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
-
-import simpy
 
 from calibration.step_time import Executor, StepTime
 from policies.base import Policy
-from policies.routing import ROUTERS, Router
 from simulator.checks import check
-from simulator.clients import Clients
-from simulator.clock import Clock, Wake
-from simulator.door import Door
+from simulator.clients import Clients, RetrySettings
+from simulator.clock import Clock
+from simulator.door import Door, DoorSettings
 from simulator.engine import Engine
+from simulator.fleet import Fleet, FleetSettings
 from simulator.leap import FOREVER
 from simulator.recorder import Outside, RequestLog, collect
 from simulator.replica import Replica
 from simulator.sequence import Sequence
+from simulator.world import World
 from traces.records import Records
 from traces.seeds import stream
 from traces.trace import Trace
@@ -41,8 +40,9 @@ def simulate(
     seed: int = 0,
     horizon: int | None = None,
     leap: bool = True,
-    replicas: int = 1,
-    router: str = "least-outstanding",
+    door: DoorSettings | None = None,
+    retry: RetrySettings | None = None,
+    fleet: FleetSettings | None = None,
     outside: Outside | None = None,
     about: dict[str, Any] | None = None,
     on_progress: Progress | None = None,
@@ -54,28 +54,28 @@ def simulate(
     settings that can never work, `LawBroken` if the policy breaks the rules.
     """
     env = Clock()
-    clients = Clients(trace)
-    door = Door(engine, policy)
+    clients = Clients(trace, retry, seed)
+    entrance = Door(engine, policy, door)
+    fleet = fleet or FleetSettings()
+    fleet.check(entrance.settings)
     log = RequestLog()
     end = FOREVER if horizon is None else horizon
 
-    def left(seq: Sequence, replica: int, reason: str) -> None:
-        log.left(seq, replica, env.now, reason)
-        if clients.ended(seq.index, env.now):
-            world.wake()
+    def ended(seq: Sequence, replica: int, now: int, reason: str) -> None:
+        log.left(seq, replica, now, reason)
         if on_progress is not None and len(log) % 512 == 0:
             on_progress(len(log), len(trace))
 
+    world = World(env, clients, entrance, ended, end)
     servers = [
         Replica(
-            env, index, engine, policy, executor, clients, door.max_model_len,
-            stream(seed, "victims", str(index)), left,
-            leap=leap, solo=replicas == 1, horizon=end,
+            env, index, engine, policy, executor, world, entrance.max_model_len,
+            stream(seed, "victims", str(index)), world.left,
+            leap=leap, solo=fleet.most == 1, horizon=end,
         )
-        for index in range(replicas)
+        for index in range(fleet.most)
     ]  # fmt: skip
-    world = World(env, clients, door, servers, ROUTERS[router], left, end)
-    world.start()
+    world.start(Fleet(fleet, entrance.settings, servers, stream(seed, "router")))
     env.run()
     for server in servers:
         for seq in [*server.step.running, *server.step.queue]:
@@ -83,17 +83,19 @@ def simulate(
                 seq.group.leave(seq)
             seq.peak = max(seq.peak, len(seq.table))
             log.left(seq, server.index, -1, "")
+    for seq in world.unfinished():
+        log.left(seq, -1, -1, "")
     prices: StepTime | None = getattr(executor, "step_time", None)
     facts = {
         "policy": type(policy).__name__,
         "seed": seed,
-        "replicas": replicas,
+        "replicas": fleet.most,
         "blocks": engine.blocks,
         "block_size": engine.block_size,
         "max_running": engine.max_running,
         "token_budget": policy.token_budget,
         "horizon_s": None if horizon is None else horizon / 10**12,
-        "notes": list(trace.notes),
+        "notes": [*trace.notes, *world.notes],
     }
     records = collect(
         log,
@@ -110,72 +112,3 @@ def simulate(
         complete=horizon is None,
     )
     return records
-
-
-class World:
-    """The process that sends requests through the door to the replicas."""
-
-    def __init__(
-        self,
-        env: Clock,
-        clients: Clients,
-        door: Door,
-        replicas: list[Replica],
-        router: Router,
-        left: Callable[[Sequence, int, str], None],
-        horizon: int,
-    ) -> None:
-        self.env = env
-        self.sent = 0
-        self._clients = clients
-        self._door = door
-        self._replicas = replicas
-        self._router = router
-        self._left = left
-        self._horizon = horizon
-        self._process: simpy.Process | None = None
-        self._waiting = False
-
-    def start(self) -> None:
-        """Register the processes: clients first, then replicas by index."""
-        self._process = self.env.process(self._send())
-        for replica in self._replicas:
-            replica.process = self.env.process(replica.run())
-
-    def wake(self) -> None:
-        """A request became due that nobody knew of."""
-        if self._waiting and self._process is not None:
-            self._waiting = False
-            self._process.interrupt()
-
-    def _send(self) -> Generator[simpy.Event, Any, None]:
-        env, clients = self.env, self._clients
-        while True:
-            now = env.now
-            while (request := clients.take(now)) is not None:
-                self.sent += 1
-                seq, refusal = self._door.enter(request)
-                if refusal:
-                    self._left(seq, -1, refusal)
-                    continue
-                at = 0
-                if len(self._replicas) > 1:
-                    at = self._router(request, self._replicas)
-                self._replicas[at].deliver(seq, now)
-            if not clients.more:
-                for replica in self._replicas:
-                    replica.interrupt()
-                return
-            upcoming = clients.next
-            if upcoming is None:
-                upcoming = FOREVER
-            if upcoming > self._horizon:
-                if clients.next is not None or env.now > self._horizon:
-                    return
-                upcoming = self._horizon + 1
-            self._waiting = True
-            try:
-                yield Wake(env, upcoming - now, 1)
-            except simpy.Interrupt:
-                continue
-            self._waiting = False

@@ -21,11 +21,11 @@ class Sequence:
 
     __slots__ = (
         "_computed", "_produced", "admitted_at", "arrival", "boundary", "chain", "content",
-        "declared", "evicted_step", "fed", "first_scheduled", "first_token", "goal",
-        "group", "high_water", "hit", "hold", "index", "joined", "lane", "last_token", "output",
-        "passed_over", "peak", "place", "preemptions", "priority", "prompt", "queued_at",
-        "recomputed", "resumed_hit", "session", "spell", "stalled", "table", "tenant", "waited",
-        "waits",
+        "declared", "ended", "entered", "evicted_step", "fed", "first_scheduled", "first_token",
+        "goal", "group", "high_water", "hit", "hold", "index", "joined", "lane", "last_token",
+        "output", "passed_over", "peak", "place", "preemptions", "priority", "prompt", "queued_at",
+        "recomputed", "replica", "resumed_hit", "retries", "session", "spell", "stalled", "table",
+        "tenant", "waited", "waits",
     )  # fmt: skip
 
     def __init__(self, request: Request, declared: int, goal: int, lane: str) -> None:
@@ -58,6 +58,14 @@ class Sequence:
         self.chain: list[int] = []
         """Chained identities of its full blocks, as far as worked out."""
         self.queued_at = request.arrival
+        self.entered = -1
+        """When it was first let in by the door."""
+        self.replica = -1
+        """Where it is; -1 = outside."""
+        self.retries = 0
+        """Times that its client had sent it before."""
+        self.ended = False
+        """It was turned away, timed out or finished."""
         self.admitted_at = -1
         self.boundary = -1
         """First schedule at or after its arrival."""

@@ -18,7 +18,10 @@ import pandas as pd
 
 from calibration.step_time import Done, Predicted, Row, StepShape, StepTime
 from policies import Chunked, Policy
+from simulator.clients import RetrySettings
+from simulator.door import DoorSettings
 from simulator.engine import Engine
+from simulator.fleet import FleetSettings
 from simulator.run import simulate
 from traces.records import Records
 from traces.trace import PS_PER_S, Segment, Trace, to_ps
@@ -168,8 +171,9 @@ def run(
     horizon: float | None = None,
     seed: int = 0,
     leap: bool = True,
-    replicas: int = 1,
-    router: str = "least-outstanding",
+    door: DoorSettings | None = None,
+    retry: RetrySettings | None = None,
+    fleet: FleetSettings | None = None,
     **engine: Any,
 ) -> Run:
     """Serve `asks`; `engine` are settings of `Engine`, with a roomy pool where none is said.
@@ -189,8 +193,9 @@ def run(
             seed=seed,
             horizon=None if horizon is None else to_ps(horizon),
             leap=leap,
-            replicas=replicas,
-            router=router,
+            door=door,
+            retry=retry,
+            fleet=fleet,
         )
 
     records = once(Predicted(step_time))

@@ -17,9 +17,10 @@ from typing import Any
 
 import pandas as pd
 
-WAITS = ("tokens", "blocks", "reserve", "seats", "lane", "batch", "behind", "boundary")
+WAITS = ("tokens", "blocks", "reserve", "seats", "lane", "batch", "behind", "boundary", "door")
 """Why a request waited before it was first scheduled (the `Answer` that its turn got; *behind*
-the head of the queue; *boundary*: arrived in mid-step). They add up to the queue time."""
+the head of the queue; *boundary*: arrived in mid-step; *door*: held outside, or turned away and
+not yet sent again). They add up to the queue time."""
 
 REQUEST_COLUMNS = {
     "request": "row of the trace",
@@ -42,12 +43,14 @@ REQUEST_COLUMNS = {
     "resumed_hit": "tokens found in the prefix cache when re-admitted",
     "blocks_peak": "most blocks it held",
     "stalled": "ps it spent in the queue after preemptions",
+    "retries": "times it was sent again after a rejection or a timeout",
     **{f"wait_{name}": f"ps it waited for: {name}" for name in WAITS},
 }
 """int64 columns of `Records.requests`; beside them the strings `reason`, `tenant`, `lane`.
 
 `reason`: "stop" (produced its output), "length" (cut by the output cap or max_model_len),
-"rejected: …" (never ran; says why), "timeout" (left the queue), "" (unfinished at the horizon).
+"rejected: …" (never ran; says why), "timeout" (left the queue), "lost: …" (had begun when its
+replica was lost, and there was no other), "" (unfinished at the horizon).
 """
 
 STEP_COLUMNS = {

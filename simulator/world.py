@@ -1,0 +1,208 @@
+"""What happens outside the replicas: requests are sent, held, routed, timed out, sent again.
+
+One callback, `World.act`, does all that is due at an instant, after the steps that end then and
+before anybody schedules: loads are read, replicas change, times run out, held requests get in,
+new ones are sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import simpy
+
+from simulator.clients import Clients
+from simulator.clock import OUTSIDE, Clock, Wake
+from simulator.door import RATE, ROOM, Door
+from simulator.fleet import Fleet, Member
+from simulator.leap import FOREVER
+from simulator.sequence import Sequence
+from traces.trace import PS_PER_S, Request
+
+Ended = Callable[[Sequence, int, int, str], None]
+"""Told of each request that ends: who, on which replica (-1 = none), when, why."""
+GONE = "rejected: no replica left"
+LOST = "lost: no replica left"
+"""As `GONE`, of a request that had begun."""
+
+
+class World:
+    """Clients, door and fleet on the clock."""
+
+    def __init__(self, env: Clock, clients: Clients, door: Door, ended: Ended, horizon: int):
+        self.sent = 0
+        """Requests that clients sent, each counted once."""
+        self.next: int | None = 0
+        """When something happens outside next, as far as is known; None = never."""
+        self.more = True
+        """Whether a replica may still get a request. Once False, it stays so."""
+        self.notes: list[str] = []
+        """What happened to the fleet: one sentence each."""
+        self.fleet: Fleet
+        self._env = env
+        self._clients = clients
+        self._door = door
+        self._ended = ended
+        self._horizon = horizon
+        self._alarm = FOREVER
+        """The earliest wake-up that is set."""
+
+    def start(self, fleet: Fleet) -> None:
+        """Open the door, and start the replicas."""
+        self.fleet = fleet
+        self.act()
+        for member in fleet.members:
+            member.replica.start()
+
+    def act(self, _: simpy.Event | None = None) -> None:
+        """Do all that is due."""
+        now = self._env.now
+        if now >= self._alarm:
+            self._alarm = FOREVER
+        self.fleet.read(now)
+        while changed := self.fleet.change(now):
+            self._changed(*changed, now)
+        while (late := self._door.expired(now)) is not None:
+            self._expire(late, now)
+        if self._door.holds:
+            self._release(now)
+        while (request := self._clients.take(now)) is not None:
+            self._send(request, now)
+        self._look()
+
+    def left(self, seq: Sequence, replica: int, reason: str) -> None:
+        """`seq` ended on its replica, with the step that ends now."""
+        self.fleet.left(seq)
+        self._end(seq, replica, self._env.now, reason)
+        if self._door.outside:
+            self._ring(self._env.now)
+        self._look()
+
+    def unfinished(self) -> list[Sequence]:
+        """Requests that were sent and are on no replica: held, or to be sent again."""
+        again = [self._enter(request)[0] for request in self._clients.waiting_to_try()]
+        return [*self._door.outside, *self._door.paced, *again]
+
+    # One request
+
+    def _send(self, request: Request, now: int) -> None:
+        seq, refusal = self._enter(request)
+        self.sent += not seq.retries
+        if refusal:
+            self._end(seq, -1, now, refusal)
+            return
+        door = self._door
+        door.watch(seq, now)
+        if door.pace is None or (not door.paced and door.pace.take(now)):
+            self._admit(seq, now)
+        elif door.settings.when_fast == "hold":
+            door.paced.append(seq)
+        else:
+            self._turn_away(seq, now, RATE)
+
+    def _enter(self, request: Request) -> tuple[Sequence, str]:
+        seq, refusal = self._door.enter(request)
+        seq.retries = self._clients.attempts(request.index)
+        return seq, refusal
+
+    def _admit(self, seq: Sequence, now: int) -> None:
+        """Past the rate limit: is there room?"""
+        door = self._door
+        if not door.outside and self.fleet.take(seq, now):
+            return
+        if self.fleet.empty and not self.fleet.growing:
+            self._turn_away(seq, now, GONE)
+        elif self.fleet.empty or door.settings.when_full == "hold":
+            door.outside.append(seq)
+        else:
+            self._turn_away(seq, now, ROOM)
+
+    def _turn_away(self, seq: Sequence, now: int, reason: str) -> None:
+        seq.ended = True
+        if seq.first_scheduled >= 0:
+            self._end(seq, -1, now, LOST)  # what was streamed cannot be taken back
+        elif not self._clients.try_again(seq.index, now):
+            self._end(seq, -1, now, reason)
+
+    def _end(self, seq: Sequence, replica: int, now: int, reason: str) -> None:
+        seq.ended = True
+        self._ended(seq, replica, now, reason)
+        self._clients.ended(seq.index, now)
+
+    # What is due
+
+    def _release(self, now: int) -> None:
+        """Let in whom the limits let in now."""
+        door = self._door
+        while door.outside and self.fleet.take(door.outside[0], now):
+            door.outside.popleft()
+        if door.outside and self.fleet.empty and not self.fleet.growing:
+            for seq in list(door.outside):
+                door.outside.remove(seq)
+                self._turn_away(seq, now, GONE)
+        while door.paced and door.pace is not None and door.pace.take(now):
+            self._admit(door.paced.popleft(), now)
+
+    def _expire(self, seq: Sequence, now: int) -> None:
+        """`seq` was not scheduled in time."""
+        replica = seq.replica
+        if replica < 0:
+            self._door.drop(seq)
+        else:
+            self.fleet.left(seq)
+            self.fleet.members[replica].replica.withdraw(seq, now)
+        seq.ended = True
+        if not self._clients.try_again(seq.index, now):
+            self._end(seq, replica, now, "timeout")
+
+    def _changed(self, what: str, member: Member, now: int) -> None:
+        """A replica was added, drained, or lost: then its requests go elsewhere."""
+        at = f"replica {member.index} at {now / PS_PER_S:g} s"
+        if what != "lose":
+            self.notes.append(f"{'Took in' if what == 'add' else 'Drained'} {at}.")
+            return
+        moved = member.replica.lose(now)
+        for seq in moved:
+            self.fleet.left(seq)
+        for place, seq in enumerate(moved):
+            seq.replica = -1
+            if self.fleet.take(seq, now, moved=True):
+                continue
+            if self.fleet.growing:  # they were in already: before all that are held
+                self._door.outside.insert(place, seq)
+            else:
+                self._turn_away(seq, now, GONE)
+        self.notes.append(f"Lost {at}: {len(moved)} requests went elsewhere.")
+
+    # When to look again
+
+    def _look(self) -> None:
+        """Set the next wake-up, and tell the replicas when nothing is to come any more."""
+        clients, door, fleet = self._clients, self._door, self.fleet
+        upcoming = clients.next
+        moments = [fleet.next, door.deadline]
+        if door.paced and door.pace is not None:
+            moments.append(door.pace.next)
+        for moment in moments:
+            if moment is not None and (upcoming is None or moment < upcoming):
+                upcoming = moment
+        if self.more and not (
+            clients.more
+            or door.holds
+            or fleet.may_move
+            or (door.deadline is not None and clients.retries)
+        ):
+            self.more = False
+            for member in fleet.members:
+                member.replica.interrupt()
+        self.next = upcoming if self.more or door.deadline is not None else None
+        if self.next is not None:
+            self._ring(self.next)
+
+    def _ring(self, at: int) -> None:
+        """Wake up at `at`, if that is not later than the horizon."""
+        if at < self._alarm and at <= self._horizon:
+            self._alarm = at
+            wake = Wake(self._env, at - self._env.now, OUTSIDE)
+            assert wake.callbacks is not None
+            wake.callbacks.append(self.act)
