@@ -256,7 +256,11 @@ Victim = Callable[[Step], View]
 
 
 class Policy(Protocol):
-    """A frozen dataclass of settings that decides, and remembers nothing."""
+    """A frozen dataclass of settings that decides, and remembers nothing.
+
+    One under which somebody may wait for ever while others keep coming says who, in a text
+    property `starves`.
+    """
 
     @property
     def token_budget(self) -> int: ...

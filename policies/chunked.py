@@ -62,6 +62,12 @@ class Chunked(Settings):
                 f'{self.reentry!r}: expected reentry = "tail"'
             )
 
+    @property
+    def starves(self) -> str:
+        """Under `patience`, too, whoever it evicts again and again before its prompt is done."""
+        late = "prompts whose prefill takes longer than policy.patience" if self.patience else ""
+        return " and ".join(filter(None, (super().starves, late)))
+
     def most(self, step: Step) -> int:
         """Prefill tokens a sequence may get in this step (rule A3)."""
         if not (self.long_prefill or self.adaptive):

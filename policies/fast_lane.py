@@ -30,6 +30,11 @@ class FastLane(Chunked):
         if not 0 < self.share < 1:
             raise ValueError(f"policy.share = {self.share}: expected more than 0, less than 1")
 
+    @property
+    def starves(self) -> str:
+        """The budget is shared, but seats and blocks go to the fast lane first."""
+        return "the slow lane, while fast requests fill the seats or the pool"
+
     def lane(self, request: Request) -> str:
         """ "fast" or "slow"."""
         small = not self.fast_output or request.declared <= self.fast_output

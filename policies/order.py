@@ -51,3 +51,6 @@ ORDERS: dict[str, Callable[[View], Key | None]] = {
     "priority": priority,
     "shortest-prompt": shortest_prompt,
 }
+
+STARVES = {"priority": "the less urgent", "shortest-prompt": "long prompts"}
+"""Who may wait for ever under an order; nobody under the others."""

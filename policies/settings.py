@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from policies.base import Victim, View
-from policies.order import ORDERS, aged_priority
+from policies.order import ORDERS, STARVES, aged_priority
 from policies.victims import VICTIMS
 from traces.trace import PS_PER_S, Request
 
@@ -52,6 +52,11 @@ class Settings:
         if self.aging:
             return aged_priority(seq, round(self.aging * PS_PER_S))
         return ORDERS[self.order](seq)
+
+    @property
+    def starves(self) -> str:
+        """Who may wait for ever while others keep coming, in words; "" = nobody."""
+        return "" if self.aging else STARVES.get(self.order, "")
 
     @property
     def evict(self) -> Victim:
