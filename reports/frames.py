@@ -20,7 +20,7 @@ _PS_PER_NS = 1000
 _MOMENTS = ("arrival", "first_scheduled", "first_token", "last_token", "finished")
 _COUNTS = (
     "prompt", "output", "produced", "declared", "priority", "session", "preemptions",
-    "computed", "recomputed", "hit", "resumed_hit", "blocks_peak",
+    "computed", "recomputed", "hit", "resumed_hit", "blocks_peak", "retries",
 )  # fmt: skip
 _STEP_TIMES = ("start", "duration", "host")
 

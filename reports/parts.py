@@ -24,6 +24,7 @@ CAUSES = {
     "batch": "waiting: for the batch",
     "behind": "waiting: behind the head of the queue",
     "boundary": "waiting: for the step to end",
+    "door": "waiting: held at the door, or to be sent again",
     "prefill": "prefill",
     "stalled": "stalled after a preemption",
     "service": "prefill and decode",
