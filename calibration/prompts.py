@@ -40,7 +40,10 @@ class Prompted(Protocol):
 
 
 def prompt_tokens(
-    request: Prompted, vocab: int, seed: int = 0, outputs: Callable[[int], Sequence[int]] = list
+    request: Prompted,
+    vocab: int,
+    seed: int = 0,
+    outputs: Callable[[int], Sequence[int]] = lambda request: (),
 ) -> list[int]:
     """`request.prompt` ids below `vocab`; equal content gives equal ids, the rest is its own.
 
