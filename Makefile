@@ -19,6 +19,11 @@ help:
 demo: $(VENV)/.run
 	$(BIN)/batchlab demo -o demo
 
+pictures: demo
+	$(BIN)/batchlab compare simulator/cli/demo.toml --policies static,continuous -o out/pictures
+	mkdir -p docs/images
+	cp out/pictures/figures/slots.png demo/figures/latency.png docs/images/
+
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

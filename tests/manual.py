@@ -6,6 +6,7 @@ A page is a story: its commands run from top to bottom in one folder of their ow
     ```console varies          its output depends on the machine, so it is not compared
     ```console slow            takes more than about ten seconds
     ```console needs=cuda      runs only where `nvidia-smi` does
+    ```console run-by=a.md     that page (from the root) prints and runs the same commands
     ```toml file=chat.toml     the block is written to that file first
 
 In a `console` block commands stand after `$ `, and the lines after them are their standard
@@ -44,6 +45,7 @@ class Command:
     exit_code: int = 0
     slow: bool = False
     needs: str = ""
+    run_by: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +114,7 @@ def _commands(block: Block) -> Iterator[Command]:
             exit_code=int(block.options.get("exit", 0)) if at == found[-1][0] else 0,
             slow="slow" in block.words,
             needs=block.options.get("needs", ""),
+            run_by=block.options.get("run-by", ""),
         )
 
 
