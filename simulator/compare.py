@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from simulator.parallel import spread
 from simulator.scenario import Scenario
 from simulator.settings_file import parse_value
 from traces.records import Records
@@ -49,16 +50,9 @@ def compare(
     on_done: Callable[[str], None] | None = None,
 ) -> dict[str, Records]:
     """Run them, in parallel; records by name, in the order given."""
-    from joblib import Parallel, delayed
-
     runs: dict[str, Records] = {}
-    pool = Parallel(n_jobs=workers, return_as="generator_unordered")
-    for name, records in pool(delayed(_run)(name, one) for name, one in scenarios.items()):
+    for name, records in spread(Scenario.run, scenarios, workers=workers):
         runs[name] = records
         if on_done:
             on_done(name)
     return {name: runs[name] for name in scenarios}
-
-
-def _run(name: str, scenario: Scenario) -> tuple[str, Records]:
-    return name, scenario.run()

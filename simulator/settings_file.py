@@ -24,6 +24,13 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+def one_line(error: Exception) -> str:
+    """What an error says, on one line; of an OSError, which file and why."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split())
+
+
 def read_toml(path: Path) -> tuple[dict[str, Any], str]:
     """The tables of a TOML file, and its text. Raises `ScenarioError`, or OSError if unreadable."""
     try:

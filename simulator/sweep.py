@@ -9,13 +9,13 @@ but immutable inputs: results do not depend on the number of workers or on their
 from __future__ import annotations
 
 import itertools
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from simulator.parallel import spread
 from simulator.scenario import Scenario
-from simulator.settings_file import parse_value
+from simulator.settings_file import one_line, parse_value
 from simulator.store import Outcome, Store, key_of
 
 
@@ -55,15 +55,9 @@ def run_cell(scenario: Scenario) -> Outcome:
     try:
         return Outcome(status="done", summary=summarize(scenario.run(), scenario.objectives()))
     except (ValueError, OSError) as error:
-        return Outcome(status="invalid", error=str(error))
+        return Outcome(status="invalid", error=one_line(error))
     except Exception as error:  # one broken cell must not cost the others
         return Outcome(status="failed", error=f"{type(error).__name__}: {error}")
-
-
-def _in_worker(index: int, scenario: Scenario) -> tuple[int, Outcome]:
-    # Ctrl-C goes to the whole process group; the parent alone decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return index, run_cell(scenario)
 
 
 def sweep(
@@ -94,40 +88,21 @@ def sweep(
         try:
             scenario = base.with_values(changes)
             key = key_of(scenario)
-        except ValueError as error:
-            settle(index, Outcome(status="invalid", error=str(error)))
+        except (ValueError, OSError) as error:
+            settle(index, Outcome(status="invalid", error=one_line(error)))
             continue
         known = store.get(key)
         if known is None or (retry_failed and known.status == "failed"):
             todo[index] = key, scenario
         else:
             settle(index, known)
-    for index, outcome in _outcomes({i: scenario for i, (_, scenario) in todo.items()}, workers):
+    cells = {index: scenario for index, (_, scenario) in todo.items()}
+    for index, outcome in spread(run_cell, cells, workers=workers, died=_killed):
         key, scenario = todo[index]
         store.put(key, scenario.dump(), outcome)
         settle(index, outcome)
     return [Cell(values=at, outcome=outcomes[index]) for index, at in enumerate(values)]
 
 
-def _outcomes(todo: Mapping[int, Scenario], workers: int) -> Iterator[tuple[int, Outcome]]:
-    """Outcomes as they come. A cell whose worker was killed is run again, once."""
-    if workers == 1 or len(todo) < 2:
-        yield from ((index, run_cell(scenario)) for index, scenario in todo.items())
-        return
-    from joblib import Parallel, delayed
-    from joblib.externals.loky.process_executor import TerminatedWorkerError
-
-    left = dict(todo)
-    for last in (False, True):
-        pool = Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1)
-        try:
-            for index, outcome in pool(delayed(_in_worker)(*item) for item in list(left.items())):
-                del left[index]
-                yield index, outcome
-        except TerminatedWorkerError:
-            if last:
-                break
-        if not left:
-            return
-    for index in list(left):
-        yield index, Outcome(status="failed", error="its worker was killed twice")
+def _killed(_: Scenario) -> Outcome:
+    return Outcome(status="failed", error="the process that ran it was killed, twice")

@@ -143,25 +143,39 @@ def test_a_cell_that_breaks_leaves_the_others_and_is_retried_on_request(
     assert [cell.outcome.status for cell in again] == ["done", "done"]
 
 
-def test_a_killed_worker_costs_nothing(base: Scenario, store: Store, tmp_path: Path) -> None:
-    """The policy ends its process the first time that it is asked to schedule."""
-    (tmp_path / "mortal.py").write_text(
+def mortal(folder: Path, base: Scenario, when: str) -> Scenario:
+    """A policy that kills the process it runs in, `when` that holds."""
+    (folder / "mortal.py").write_text(
         "import os, pathlib, signal\n"
         "from dataclasses import dataclass\n"
         "from policies import Chunked\n"
+        f"mark = pathlib.Path({str(folder / 'killed')!r})\n"
         "@dataclass(frozen=True, kw_only=True)\n"
         "class Mortal(Chunked):\n"
         "    def schedule(self, step):\n"
-        f"        mark = pathlib.Path({str(tmp_path / 'killed')!r})\n"
-        "        if not mark.exists():\n"
+        f"        if {when}:\n"
         "            mark.touch()\n"
         "            os.kill(os.getpid(), signal.SIGKILL)\n"
         "        return super().schedule(step)\n"
     )
-    mortal = base.with_values({"policy.kind": f"{tmp_path}/mortal.py:Mortal"})
-    cells = sweeping.sweep(mortal, GRID, store, workers=2)
+    return base.with_values({"policy.kind": f"{folder}/mortal.py:Mortal"})
+
+
+def test_a_killed_worker_costs_nothing(base: Scenario, store: Store, tmp_path: Path) -> None:
+    once = mortal(tmp_path, base, "not mark.exists()")
+    cells = sweeping.sweep(once, GRID, store, workers=2)
     assert (tmp_path / "killed").exists()
     assert [cell.outcome.status for cell in cells] == ["done"] * 6
+
+
+def test_a_cell_that_kills_its_worker_costs_the_others_nothing(
+    base: Scenario, store: Store, tmp_path: Path
+) -> None:
+    deadly = mortal(tmp_path, base, "self.token_budget == 256")
+    grid = {"policy.token_budget": [256, 512, 1024]}
+    cells = sweeping.sweep(deadly, grid, store, workers=2)
+    assert [cell.outcome.status for cell in cells] == ["failed", "done", "done"]
+    assert "was killed, twice" in cells[0].outcome.error
 
 
 class TestStore:

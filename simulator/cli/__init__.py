@@ -77,7 +77,7 @@ def run(args: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, OSError) as error:  # pydantic's errors are ValueErrors
-        complain(_one_line(error))
+        complain(_said(error))
         return FAILED if _broke_a_law(error) else WRONG_INPUT
     except ModuleNotFoundError as error:
         if error.name != "torch":
@@ -92,7 +92,7 @@ def run(args: list[str] | None = None) -> int:
             return WRONG_INPUT
         if os.environ.get("BATCHLAB_TRACEBACK"):
             raise
-        complain(f"a fault of batchlab: {type(error).__name__}: {_one_line(error)}")
+        complain(f"a fault of batchlab: {type(error).__name__}: {_said(error)}")
         complain("BATCHLAB_TRACEBACK=1 shows where")
         return FAILED
     return code if isinstance(code, int) else 0
@@ -104,7 +104,7 @@ def _broke_a_law(error: Exception) -> bool:
     return isinstance(error, LawBroken)
 
 
-def _one_line(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split())
+def _said(error: Exception) -> str:
+    from simulator.settings_file import one_line
+
+    return one_line(error)
