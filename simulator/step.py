@@ -11,43 +11,29 @@ the running set in admission order.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from calibration.step_time import Row, StepShape
+from calibration.step_time import StepShape
 from policies.base import ALL, Answer, Policy
-from simulator.blocks import BlockPool
+from simulator.batch import Batch
 from simulator.checks import LawBroken
-from simulator.decodes import Decodes
 from simulator.engine import Engine
-from simulator.identity import extend, prefix
-from simulator.running import Running
+from simulator.identity import prefix
 from simulator.sequence import Sequence
 from simulator.waiting import Lane, Waiting
 
 
-class StepBuilder:
+class StepBuilder(Batch):
     """The verbs, and what they came to. All times are picoseconds."""
 
     def __init__(
         self, engine: Engine, policy: Policy, max_model_len: int, victims: np.random.Generator
     ) -> None:
-        self.policy = policy
-        self.pool = BlockPool(engine.blocks, engine.block_size)
-        self.queue = Waiting(policy)
-        self.running = Running()
-        self.group = Decodes(self.pool, eager=engine.prefix_cache)
-        self.chunks: dict[Sequence, None] = {}
-        """Running sequences outside the decode group: partial prefills, paused decodes."""
-        self.now = 0
+        super().__init__(engine, policy)
         self.more_to_come = True
-        self.tokens = 0
         self.tokens_left = 0
-        self.fed: dict[Sequence, int] = {}
-        """Sequences fed one by one, in the order they were fed, and their tokens."""
-        self.tick = False
         self.admitted: list[Sequence] = []
         self.preempted: list[tuple[Sequence, int, int, int]] = []
         """(sequence, computed, known, blocks held) in eviction order."""
@@ -57,23 +43,13 @@ class StepBuilder:
         """With fewer free blocks the gate would have answered otherwise."""
         self.refused: dict[str, Answer] = {}
         """Answer to the first sequence of each lane that was not admitted."""
-        self.number = 0
         self.evictions_in_a_row = 0
-        self.stalls = array("q")
-        """Flat (request, end, gap) of every gap that is in no spell."""
-        self._engine = engine
-        self._block_size = engine.block_size
         self._budget = policy.token_budget
         self._max_model_len = max_model_len
         self._reserve = int(engine.reserve * engine.blocks)
         self._admissions = 0
         self._pause_until = 0
         """Free blocks at which paused admissions go on; 0 = not paused."""
-        self._served: dict[str, int] = {}
-        self._alone = 0
-        """Service of the first lane while there was no other; not yet in `_served`."""
-        self._returning: list[str] = []
-        """Lanes that had nobody waiting or running before an arrival since the last step."""
         self._victims = victims
         self._members_fed = 0
         self._scarce = False
@@ -135,11 +111,7 @@ class StepBuilder:
         return min(total, enough)
 
     def served(self, lane: str) -> int:
-        if self._alone:
-            first = next(iter(self.queue.lanes))
-            self._served[first] = self._served.get(first, 0) + self._alone
-            self._alone = 0
-        return self._served.get(lane, 0)
+        return self.service.of(lane)
 
     def shortage(self, most: int = ALL) -> int:
         left = self.tokens_left
@@ -152,10 +124,10 @@ class StepBuilder:
             need += max(0, -(-(seq.computed + amount) // self._block_size) - seq.blocks)
         return max(0, need - self.pool.free)
 
+    # The verbs
+
     def draw(self, n: int) -> int:
         return int(self._victims.integers(n))
-
-    # The verbs
 
     def pause(self, share: float) -> None:
         self._pause_until = max(1, int(share * self.pool.blocks))
@@ -245,18 +217,7 @@ class StepBuilder:
     def wait(self, seq: Sequence, why: Answer) -> None:
         self.refused.setdefault(seq.lane, why)
 
-    # What the engine adds
-
-    def arrive(self, seq: Sequence) -> None:
-        """Queue a new sequence."""
-        lane = self.queue.lane(seq.lane)
-        if len(self.queue.lanes) > 1 and not lane and not self._runs(seq.lane):
-            self._returning.append(seq.lane)
-        lane.arrive(seq)
-
-    def withdraw(self, seq: Sequence) -> None:
-        """A waiting sequence leaves."""
-        self.queue.lane(seq.lane).remove(seq)
+    # Building
 
     def evacuate(self, now: int) -> list[Sequence]:
         """Everybody leaves without KV, at `now`: running ones first, in order."""
@@ -272,31 +233,10 @@ class StepBuilder:
                 seq.boundary = -1
         return there
 
-    def stop(self, index: int) -> None:
-        """The token that request `index` gets in this step is its end of sequence."""
-        for seq in self.running:
-            if seq.index == index:
-                if seq.group is self.group:
-                    self.group.end_after(seq, 1)
-                else:
-                    seq.goal = seq._produced + 1
-                seq.output = seq.goal
-                return
-
-    def would_name(self, seq: Sequence, block: int) -> int | None:
-        """The identity that logical block `block` of `seq` has or will have."""
-        if (block + 1) * self._block_size >= seq.prompt + seq.goal:
-            return None
-        extend(seq, block + 1, self._block_size)
-        return seq.chain[block]
-
-    # Building
-
     def open(self, now: int, more_to_come: bool) -> None:
         """Begin a step at `now`."""
         self.evictions_in_a_row = self.evictions_in_a_row + 1 if self.preempted else 0
-        if self._returning:
-            self._lift()
+        self.service.begin()
         self.now = now
         self.more_to_come = more_to_come
         self.tokens = 0
@@ -342,125 +282,7 @@ class StepBuilder:
         self.steady = whole and not (completes or self.admitted or self.preempted)
         return StepShape(p, f, d, area2, reach, context, table, 0)
 
-    def chunk_squares(self) -> int:
-        """Σ q² over this step's chunks."""
-        group = self.group
-        return sum(n * n for seq, n in self.fed.items() if n > 1 and seq.group is not group)
-
-    def rows(self) -> list[Row]:
-        """What runs, in running order, for an executor that really runs it."""
-        rows = []
-        for seq in self.running:
-            amount = self.fed.get(seq, 0)
-            if seq.group is not None:
-                seq.group.settle(seq)
-                amount = amount or int(seq.group.fed)
-            if amount:
-                rows.append(Row(seq.index, seq.computed, amount, tuple(seq.table)))
-        return rows
-
-    def apply(self, steps: int, first_end: int, end: int) -> list[Sequence]:
-        """The time of `steps` equal steps has passed: the first ended at `first_end`.
-
-        Tokens appear; returns the sequences that are done, with their blocks given back.
-        """
-        if steps > 1:
-            self._grow(steps)
-        self.number += steps
-        if len(self.queue.lanes) > 1:
-            self._serve(steps)
-        else:
-            self._alone += self.tokens * steps
-        group = self.group
-        done: list[Sequence] = []
-        if self.tick:
-            if group.fresh:
-                for seq in group.fresh:
-                    self.stalls.extend((seq.index, first_end, first_end - seq.last_token))
-                group.fresh.clear()
-            group.ticks += steps
-            group.context += steps * group.size
-            group.last_end = end
-            group.fed = False
-            done = group.ended()
-            for seq in done:
-                group.leave(seq)
-        chunks = self.chunks
-        for seq, amount in self.fed.items():
-            if seq.group is not None or seq not in chunks:
-                continue
-            computed = seq._computed + amount * steps
-            if seq._computed < seq.high_water:
-                seq.recomputed += min(computed, seq.high_water) - seq._computed
-            seq._computed = computed
-            seq.fed += amount * steps
-            if computed == seq.prompt + seq._produced:
-                if seq._produced:
-                    self.stalls.extend((seq.index, end, end - seq.last_token))
-                else:
-                    seq.first_token = end
-                seq.last_token = end
-                seq._produced += 1
-                del chunks[seq]
-                if seq._produced == seq.goal:
-                    done.append(seq)
-                else:
-                    group.join(seq)
-        if len(done) > 1:
-            done.sort(key=lambda seq: seq.place)
-        for seq in done:
-            self.running.remove(seq)
-            self._free(seq)
-        return done
-
     # Inside
-
-    def _grow(self, steps: int) -> None:
-        """Blocks that a leap needed in its second and later steps, in step order."""
-        naming = self._engine.prefix_cache
-        chunks = [(seq, n) for seq, n in self.fed.items() if seq.group is None]
-        if self.tick and not naming:
-            self.group.grow(1, steps - 1)
-        if not (chunks or naming):
-            return
-        for step in range(1, steps):
-            if naming and self.tick:
-                self.group.grow(step, 1)
-            for seq, n in chunks:
-                self._grow_chunk(seq, seq._computed + n * (step + 1))
-            if naming:
-                amounts = [(seq, seq._computed + n * step, n) for seq, n in chunks]
-                self._name_all(amounts, self.tick, step)
-
-    def _grow_chunk(self, seq: Sequence, computed: int) -> None:
-        """Give a chunk the blocks that `computed` tokens need."""
-        short = -(-computed // self._block_size) - len(seq.table)
-        if short > 0:
-            seq.table += self.pool.take(short)
-
-    def _runs(self, lane: str) -> bool:
-        return self.group.lanes.get(lane, 0) > 0 or any(seq.lane == lane for seq in self.chunks)
-
-    def _lift(self) -> None:
-        """Lanes that come back from idleness start at the least of the others' service."""
-        back = set(self._returning)
-        self._returning.clear()
-        others = [
-            self.served(name)
-            for name, lane in self.queue.lanes.items()
-            if name not in back and (lane or self._runs(name))
-        ]
-        for name in back:
-            self._served[name] = max(self.served(name), min(others, default=0))
-
-    def _serve(self, steps: int) -> None:
-        """Count the tokens of `steps` steps to the lanes that got them."""
-        for seq, amount in self.fed.items():
-            if seq.group is None:
-                self._served[seq.lane] = self.served(seq.lane) + amount * steps
-        if self.tick:
-            for lane, members in self.group.lanes.items():
-                self._served[lane] = self.served(lane) + members * steps
 
     def _unfed(self) -> list[Sequence]:
         """Running sequences not yet fed, in admission order."""
@@ -660,37 +482,3 @@ class StepBuilder:
             return Answer.RESERVE
         self.floor = max(self.floor, need + self._reserve)
         return Answer.OK
-
-    def _pause(self, seq: Sequence) -> None:
-        self.group.leave(seq)
-        self.chunks[seq] = None
-
-    def _free(self, seq: Sequence) -> None:
-        seq.peak = max(seq.peak, len(seq.table))
-        seq.high_water = max(seq.high_water, seq._computed)
-        self.pool.release(seq.table)
-
-    # Names for the prefix cache
-
-    def _name(self, seq: Sequence, computed: int, amount: int) -> None:
-        """Blocks become hittable when the step that fills them is scheduled (A13)."""
-        first, last = computed // self._block_size, (computed + amount) // self._block_size
-        if last > first:
-            extend(seq, last, self._block_size)
-            for block in range(first, last):
-                self.pool.name(seq.table[block], seq.chain[block])
-
-    def _name_all(
-        self, chunks: list[tuple[Sequence, int, int]], members: bool, ahead: int = 0
-    ) -> None:
-        """The same for all that were fed by counters, in running order.
-
-        `chunks` are (sequence, computed before, tokens); `ahead` counts steps of a leap that
-        the group's counters do not know yet.
-        """
-        if members:
-            at = (self.group.ticks + ahead + 1) % self._block_size
-            full = [*self.group.growers[at], *self.group.held[at]]
-            chunks = chunks + [(seq, seq.computed + ahead, 1) for seq in full]
-        for seq, computed, amount in sorted(chunks, key=lambda chunk: chunk[0].place):
-            self._name(seq, computed, amount)

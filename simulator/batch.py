@@ -1,0 +1,203 @@
+"""The sequences of one replica and the pool they share; what happens when time passes.
+
+`Batch` holds what a step leaves to the next: who waits, who runs, who holds which blocks. What
+the next step does is decided on top of it, in `simulator.step`.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from calibration.step_time import Row
+from policies.base import Policy
+from simulator.blocks import BlockPool
+from simulator.decodes import Decodes
+from simulator.engine import Engine
+from simulator.identity import extend
+from simulator.running import Running
+from simulator.sequence import Sequence
+from simulator.service import Service
+from simulator.waiting import Waiting
+
+
+class Batch:
+    """All times are picoseconds."""
+
+    def __init__(self, engine: Engine, policy: Policy) -> None:
+        self.pool = BlockPool(engine.blocks, engine.block_size)
+        self.queue = Waiting(policy)
+        self.running = Running()
+        self.group = Decodes(self.pool, eager=engine.prefix_cache)
+        self.chunks: dict[Sequence, None] = {}
+        """Running sequences outside the decode group: partial prefills, paused decodes."""
+        self.service = Service(self.queue.lanes, self._runs)
+        self.now = 0
+        self.number = 0
+        """Steps so far."""
+        self.tokens = 0
+        """Tokens of the step under construction."""
+        self.fed: dict[Sequence, int] = {}
+        """Sequences fed one by one, in the order they were fed, and their tokens."""
+        self.tick = False
+        """The step advances the decode group."""
+        self.stalls = array("q")
+        """Flat (request, end, gap) of every gap that is in no spell."""
+        self._engine = engine
+        self._block_size = engine.block_size
+
+    def arrive(self, seq: Sequence) -> None:
+        """Queue a new sequence."""
+        lane = self.queue.lane(seq.lane)
+        self.service.arrives(seq.lane, lane)
+        lane.arrive(seq)
+
+    def withdraw(self, seq: Sequence) -> None:
+        """A waiting sequence leaves."""
+        self.queue.lane(seq.lane).remove(seq)
+
+    def stop(self, index: int) -> None:
+        """The token that request `index` gets in this step is its end of sequence."""
+        for seq in self.running:
+            if seq.index == index:
+                if seq.group is self.group:
+                    self.group.end_after(seq, 1)
+                else:
+                    seq.goal = seq._produced + 1
+                seq.output = seq.goal
+                return
+
+    def would_name(self, seq: Sequence, block: int) -> int | None:
+        """The identity that logical block `block` of `seq` has or will have."""
+        if (block + 1) * self._block_size >= seq.prompt + seq.goal:
+            return None
+        extend(seq, block + 1, self._block_size)
+        return seq.chain[block]
+
+    def chunk_squares(self) -> int:
+        """Σ q² over this step's chunks."""
+        group = self.group
+        return sum(n * n for seq, n in self.fed.items() if n > 1 and seq.group is not group)
+
+    def rows(self) -> list[Row]:
+        """What runs, in running order, for an executor that really runs it."""
+        rows = []
+        for seq in self.running:
+            amount = self.fed.get(seq, 0)
+            if seq.group is not None:
+                seq.group.settle(seq)
+                amount = amount or int(seq.group.fed)
+            if amount:
+                rows.append(Row(seq.index, seq.computed, amount, tuple(seq.table)))
+        return rows
+
+    def apply(self, steps: int, first_end: int, end: int) -> list[Sequence]:
+        """The time of `steps` equal steps has passed: the first ended at `first_end`.
+
+        Tokens appear; returns the sequences that are done, with their blocks given back.
+        """
+        if steps > 1:
+            self._grow(steps)
+        self.number += steps
+        if len(self.queue.lanes) > 1:
+            self.service.count(self.fed, self.group if self.tick else None, steps)
+        else:
+            self.service.count_alone(self.tokens * steps)
+        group = self.group
+        done: list[Sequence] = []
+        if self.tick:
+            if group.fresh:
+                for seq in group.fresh:
+                    self.stalls.extend((seq.index, first_end, first_end - seq.last_token))
+                group.fresh.clear()
+            group.ticks += steps
+            group.context += steps * group.size
+            group.last_end = end
+            group.fed = False
+            done = group.ended()
+            for seq in done:
+                group.leave(seq)
+        chunks = self.chunks
+        for seq, amount in self.fed.items():
+            if seq.group is not None or seq not in chunks:
+                continue
+            computed = seq._computed + amount * steps
+            if seq._computed < seq.high_water:
+                seq.recomputed += min(computed, seq.high_water) - seq._computed
+            seq._computed = computed
+            seq.fed += amount * steps
+            if computed == seq.prompt + seq._produced:
+                if seq._produced:
+                    self.stalls.extend((seq.index, end, end - seq.last_token))
+                else:
+                    seq.first_token = end
+                seq.last_token = end
+                seq._produced += 1
+                del chunks[seq]
+                if seq._produced == seq.goal:
+                    done.append(seq)
+                else:
+                    group.join(seq)
+        if len(done) > 1:
+            done.sort(key=lambda seq: seq.place)
+        for seq in done:
+            self.running.remove(seq)
+            self._free(seq)
+        return done
+
+    def _grow(self, steps: int) -> None:
+        """Blocks that a leap needed in its second and later steps, in step order."""
+        naming = self._engine.prefix_cache
+        chunks = [(seq, n) for seq, n in self.fed.items() if seq.group is None]
+        if self.tick and not naming:
+            self.group.grow(1, steps - 1)
+        if not (chunks or naming):
+            return
+        for step in range(1, steps):
+            if naming and self.tick:
+                self.group.grow(step, 1)
+            for seq, n in chunks:
+                self._grow_chunk(seq, seq._computed + n * (step + 1))
+            if naming:
+                amounts = [(seq, seq._computed + n * step, n) for seq, n in chunks]
+                self._name_all(amounts, self.tick, step)
+
+    def _grow_chunk(self, seq: Sequence, computed: int) -> None:
+        """Give a chunk the blocks that `computed` tokens need."""
+        short = -(-computed // self._block_size) - len(seq.table)
+        if short > 0:
+            seq.table += self.pool.take(short)
+
+    def _runs(self, lane: str) -> bool:
+        return self.group.lanes.get(lane, 0) > 0 or any(seq.lane == lane for seq in self.chunks)
+
+    def _pause(self, seq: Sequence) -> None:
+        self.group.leave(seq)
+        self.chunks[seq] = None
+
+    def _free(self, seq: Sequence) -> None:
+        seq.peak = max(seq.peak, len(seq.table))
+        seq.high_water = max(seq.high_water, seq._computed)
+        self.pool.release(seq.table)
+
+    def _name(self, seq: Sequence, computed: int, amount: int) -> None:
+        """Blocks become hittable when the step that fills them is scheduled (A13)."""
+        first, last = computed // self._block_size, (computed + amount) // self._block_size
+        if last > first:
+            extend(seq, last, self._block_size)
+            for block in range(first, last):
+                self.pool.name(seq.table[block], seq.chain[block])
+
+    def _name_all(
+        self, chunks: list[tuple[Sequence, int, int]], members: bool, ahead: int = 0
+    ) -> None:
+        """The same for all that were fed by counters, in running order.
+
+        `chunks` are (sequence, computed before, tokens); `ahead` counts steps of a leap that
+        the group's counters do not know yet.
+        """
+        if members:
+            at = (self.group.ticks + ahead + 1) % self._block_size
+            full = [*self.group.growers[at], *self.group.held[at]]
+            chunks = chunks + [(seq, seq.computed + ahead, 1) for seq in full]
+        for seq, computed, amount in sorted(chunks, key=lambda chunk: chunk[0].place):
+            self._name(seq, computed, amount)
