@@ -320,6 +320,11 @@ class Replica:
         """Nobody was fed: sleep until something changes. False = nothing is to come."""
         env, step = self.env, self.step
         until = self._stable.until if self._stable else None
+        if until is not None and until <= env.now:
+            raise self._broken(
+                f"nobody is fed, and it wants to be asked again at {until} ps, which is not later; "
+                "somebody must advance in every step"
+            )
         if step.running or step.queue:
             if until is None and not self._outlook.more:
                 raise self._broken(
