@@ -13,8 +13,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from simulator.door import DoorSettings
+from simulator.fleet import FleetSettings
 from simulator.sections import Seconds
-from simulator.settings_file import Section
+from simulator.settings_file import ScenarioError, Section
 from traces.seeds import stream
 from traces.trace import Request, Trace, to_ps
 
@@ -28,6 +30,15 @@ class RetrySettings(Section):
     """Mean pause before the first retry; it doubles with each further one."""
     jitter: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Share of the pause by which it may be shorter or longer, by the seed."""
+
+    def check(self, door: DoorSettings, fleet: FleetSettings) -> None:
+        """Raises `ScenarioError` where there is nothing to try again after."""
+        loses = any(change.what != "add" for change in fleet.changes)
+        if self.count and not (door.turns_away or loses):
+            raise ScenarioError(
+                f"retry.count = {self.count} has no effect: nobody is turned away without "
+                'door.timeout, or a limit with door.when_full or door.when_fast = "reject"'
+            )
 
 
 class Clients:

@@ -16,7 +16,7 @@ from policies.base import Policy
 from simulator.engine import Engine
 from simulator.sections import Positive, Seconds
 from simulator.sequence import Sequence
-from simulator.settings_file import Section
+from simulator.settings_file import ScenarioError, Section
 from traces.trace import PS_PER_S, Request, to_ps
 
 RATE = "rejected: rate limit"
@@ -44,6 +44,21 @@ class DoorSettings(Section):
     divert: Annotated[Seconds, Field(ge=0)] = 0.0
     """A replica that evicted somebody within this time gets no request, if another one did not;
     0 = off."""
+
+    def check(self) -> None:
+        """Raises `ScenarioError` for settings that have no effect without another."""
+        limits = {
+            "in_flight_per": "max_in_flight",
+            "when_full": "max_in_flight",
+            "burst": "max_rate",
+            "when_fast": "max_rate",
+        }
+        for name, limit in limits.items():
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default and getattr(self, limit) is None:
+                raise ScenarioError(
+                    f"door.{name} = {value!r} has no effect without door.{limit}: expected both"
+                )
 
     @property
     def turns_away(self) -> bool:

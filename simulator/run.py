@@ -53,11 +53,13 @@ def simulate(
     policy at every step; the records are the same, byte for byte. Raises ValueError for
     settings that can never work, `LawBroken` if the policy breaks the rules.
     """
+    door, retry, fleet = door or DoorSettings(), retry or RetrySettings(), fleet or FleetSettings()
+    door.check()
+    retry.check(door, fleet)
+    fleet.check(door)
     env = Clock()
     clients = Clients(trace, retry, seed)
     entrance = Door(engine, policy, door)
-    fleet = fleet or FleetSettings()
-    fleet.check(entrance.settings)
     log = RequestLog()
     end = FOREVER if horizon is None else horizon
 
@@ -75,7 +77,7 @@ def simulate(
         )
         for index in range(fleet.most)
     ]  # fmt: skip
-    world.start(Fleet(fleet, entrance.settings, servers, stream(seed, "router")))
+    world.start(Fleet(fleet, door, servers, stream(seed, "router")))
     env.run()
     for server in servers:
         for seq in [*server.step.running, *server.step.queue]:

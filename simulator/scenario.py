@@ -21,7 +21,10 @@ from calibration.profile import PROFILES, Grid, Profile, load_profile
 from calibration.step_time import Executor, Predicted
 from policies import Continuous, Static
 from policies.base import Policy
+from simulator.clients import RetrySettings
+from simulator.door import DoorSettings
 from simulator.engine import Engine
+from simulator.fleet import FleetSettings
 from simulator.policy_names import policy_class, policy_file
 from simulator.recorder import Outside
 from simulator.run import Progress, simulate
@@ -62,6 +65,9 @@ class Scenario(Section):
     engine: EngineSettings = EngineSettings()
     executor: ExecutorSettings = ExecutorSettings()
     policy: PolicySettings = PolicySettings()
+    door: DoorSettings = DoorSettings()
+    retry: RetrySettings = RetrySettings()
+    fleet: FleetSettings = FleetSettings()
     sla: dict[str, Any] = Field(default_factory=dict)
     """Bounds on latency in seconds: `ttft = { p99 = 0.8 }`."""
 
@@ -75,6 +81,14 @@ class Scenario(Section):
         check_load(scenario.trace)
         scenario.policy.build()
         scenario.objectives()
+        scenario.door.check()
+        scenario.retry.check(scenario.door, scenario.fleet)
+        scenario.fleet.check(scenario.door)
+        if scenario.executor.kind == "measured" and scenario.fleet.most > 1:
+            raise ScenarioError(
+                f"fleet.replicas = {scenario.fleet.most} contradicts executor.kind = "
+                '"measured": one device is one replica'
+            )
         return scenario
 
     @classmethod
@@ -198,6 +212,7 @@ class Scenario(Section):
         policy = self.policy.build()
         trace = load_trace(self.trace, self.seed, engine.max_model_len)
         _refuse_impossible(policy, engine, trace)
+        _refuse_small_batches(policy, self.door, self.fleet)
         executor: Executor
         if self.executor.kind == "measured":
             from calibration.executor import Measured  # torch, which only this one needs
@@ -223,6 +238,9 @@ class Scenario(Section):
             seed=self.seed,
             horizon=None if self.horizon is None else to_ps(self.horizon),
             leap=leap,
+            door=self.door,
+            retry=self.retry,
+            fleet=self.fleet,
             outside=_outside(profile.grid()),
             about={
                 "policy": self.policy.kind,
@@ -285,6 +303,20 @@ def _refuse_impossible(policy: Policy, engine: Engine, trace: Trace) -> None:
                 f"policy.token_budget = {budget}: smaller than the longest prompt ({longest} "
                 "tokens), which this policy prefills whole"
             )
+
+
+def _refuse_small_batches(policy: Policy, door: DoorSettings, fleet: FleetSettings) -> None:
+    """Raises `ScenarioError` where the door lets in too few for a batch to fill."""
+    most = door.max_in_flight
+    if most is None or not isinstance(policy, Static):
+        return
+    if door.in_flight_per == "fleet":
+        most //= fleet.replicas
+    if most < policy.batch:
+        raise ScenarioError(
+            f"door.max_in_flight = {door.max_in_flight} per {door.in_flight_per} contradicts "
+            f"policy.batch = {policy.batch}: no batch could fill"
+        )
 
 
 def _prefills_whole(policy: Policy) -> bool:

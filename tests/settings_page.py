@@ -15,6 +15,9 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from policies import POLICIES
+from simulator.clients import RetrySettings
+from simulator.door import DoorSettings
+from simulator.fleet import Change, FleetSettings
 from simulator.scenario import Scenario
 from simulator.sections import EngineSettings, ExecutorSettings, PolicySettings, TraceSettings
 from traces import arrivals, lengths, sessions
@@ -64,7 +67,7 @@ $ batchlab simulate scenario.toml
 
 def page() -> str:
     """The whole page."""
-    sections = ("trace", "engine", "executor", "policy")
+    sections = ("trace", "engine", "executor", "policy", "door", "retry", "fleet")
     top = [row for row in rows(Scenario) if row[0] not in sections]
     parts = [HEAD, "## The run\n", table(top)]
     parts += ["## `[trace]`: a recorded trace\n", table(rows(TraceSettings))]
@@ -88,6 +91,9 @@ def page() -> str:
     parts += ["## `[policy]`\n", table(rows(PolicySettings))]
     for name, policy in POLICIES.items():
         parts += [f"### `{name}`\n", f"{doc(policy)}\n", table(rows(policy))]
+    for name, made in (("door", DoorSettings), ("retry", RetrySettings), ("fleet", FleetSettings)):
+        parts += [f"## `[{name}]`\n", f"{doc(made)}\n", table(rows(made))]
+    parts += ["### `changes`\n", f"{doc(Change)}\n", table(rows(Change))]
     parts += ["## `[executor]`\n", table(rows(ExecutorSettings))]
     return "\n".join(parts)
 
@@ -117,7 +123,9 @@ def rows(made: Any) -> list[tuple[str, str, str, str]]:
     hints = get_type_hints(made, include_extras=True)
     if issubclass(made, BaseModel):
         given = {
-            name: shown(None if field.default is PydanticUndefined else field.default)
+            name: "required"
+            if field.is_required()
+            else shown(None if field.default is PydanticUndefined else field.default)
             for name, field in made.model_fields.items()
         }
     else:

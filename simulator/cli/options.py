@@ -69,6 +69,12 @@ def scenario_from(
     profile: Annotated[
         str | None, _flag("--profile", ENGINE, "Cost curve by name, or a file.")
     ] = None,
+    replicas: Annotated[
+        int | None, _flag("--replicas", ENGINE, "Engines behind the router.")
+    ] = None,
+    router: Annotated[
+        str | None, _flag("--router", ENGINE, "Who takes a request (docs/fleet.md).")
+    ] = None,
     executor: Annotated[
         str | None,
         _flag("--executor", ENGINE, "predicted, or measured: run every step."),
@@ -101,6 +107,8 @@ def scenario_from(
         "policy.token_budget": token_budget,
         "engine.block_size": block_size,
         "engine.profile": profile,
+        "fleet.replicas": replicas,
+        "fleet.router": router,
         "executor.kind": executor,
         "executor.device": device,
         "executor.model": model,
