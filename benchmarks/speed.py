@@ -1,0 +1,194 @@
+"""How fast a run is: leaping and stepping against the naive loop, in CPU time, interleaved.
+
+    python benchmarks/speed.py [--only W1,W3,azure] [--rounds 5] [--naive-rounds 2] [--share 1]
+
+Each figure is the least of several rounds of `process_time`, metrics included; the rounds of
+the three engines take turns, so that a busy machine slows all alike. The last line is one JSON
+object with the same figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import naive
+from benchmarks.workloads import WORKLOADS
+from calibration.profile import load_profile
+from calibration.step_time import Done, Predicted, Row, StepShape, StepTime
+from policies.base import Policy
+from policies.chunked import Chunked
+from reports.latencies import Latencies
+from reports.metrics import summarize
+from simulator.engine import Engine
+from simulator.run import simulate
+from traces.readers import read_trace
+from traces.records import Records
+from traces.trace import PS_PER_S, Trace
+
+AZURE = (
+    Path(__file__).resolve().parents[2] / "shared/data/traces/azure/AzureLLMInferenceTrace_conv.csv"
+)
+PROFILE = "h100-sxm_llama3.1-8b_bf16"
+
+GOALS = {
+    "W1": 4.0, "W2": 5.5, "W3": 11.0, "W4": 4.0, "W5": 4.0, "W6": 7.0, "W8": 14.0,
+}  # fmt: skip
+"""How many times faster than the naive loop a run shall be."""
+LEAP_GOALS = {"W4": 3.0, "W8": 5.0}
+"""How many times faster leaping shall be than stepping."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One trace on one engine."""
+
+    name: str
+    about: str
+    trace: Trace
+    policy: Policy
+    engine: Engine
+    step_time: StepTime
+
+    def fast(self, leap: bool) -> Records:
+        return simulate(self.trace, self.policy, self.engine, Predicted(self.step_time), leap=leap)
+
+
+class Counting:
+    """An executor that counts how often the engine woke up to run something."""
+
+    ahead = True
+
+    def __init__(self, step_time: StepTime) -> None:
+        self.step_time = step_time
+        self.runs = 0
+
+    def run(self, shape: StepShape, rows: Callable[[], list[Row]]) -> Done:
+        self.runs += 1
+        return Done(self.step_time.price(shape))
+
+    def forget(self, request: int) -> None:
+        pass
+
+
+def jobs(names: list[str], share: float) -> Iterable[Job]:
+    for w in WORKLOADS:
+        if w.name in names:
+            trace = w.trace(int(w.requests * share))
+            yield Job(w.name, w.about, trace, w.policy, w.engine, w.step_time)
+    if "azure" in names and not AZURE.exists():
+        print(f"azure left out: {AZURE} is not there", file=sys.stderr)
+    elif "azure" in names:
+        profile = load_profile(PROFILE)
+        engine = Engine(kv_tokens=profile.pool_tokens)
+        about = f"one recorded hour of chat on {PROFILE}"
+        yield Job("azure", about, read_trace(AZURE), Chunked(), engine, profile.step_time)
+
+
+def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
+    """CPU seconds of `work`, and what it came to."""
+    gc.collect()
+    began = process_time()
+    result = work()
+    return process_time() - began, result
+
+
+def measured(job: Job, rounds: int, naive_rounds: int) -> dict[str, Any]:
+    """The figures of one job; the three engines take turns."""
+    times: dict[str, list[float]] = {"naive": [], "step": [], "leap": []}
+    records: dict[str, Records] = {}
+    for number in range(max(rounds, naive_rounds)):
+        if number < naive_rounds:
+            spent, truth = seconds(
+                lambda: naive.run(job.trace, job.policy, job.engine, job.step_time)
+            )
+            times["naive"].append(spent)
+        for name, leap in (("step", False), ("leap", True)):
+            if number < rounds:
+                spent, records[name] = seconds(lambda leap=leap: summarized(job, leap))  # type: ignore[misc]
+                times[name].append(spent)
+    run = records["leap"]
+    for column in ("finished", "first_token", "preemptions"):
+        if naive_rounds and not (run.requests[column] == truth.requests[column]).all():
+            raise SystemExit(f"{job.name}: {column} differs from the naive loop: not comparable")
+    counting = Counting(job.step_time)
+    simulate(job.trace, job.policy, job.engine, counting)
+    best = {name: min(spent) for name, spent in times.items() if spent}
+    requests, steps = len(job.trace), len(run.steps)
+    lasted = int((run.steps.start + run.steps.duration).max()) / PS_PER_S
+    return {
+        "workload": job.name,
+        "about": job.about,
+        "requests": requests,
+        "steps_per_request": steps / requests,
+        "naive_s": best.get("naive"),
+        "step_s": best["step"],
+        "leap_s": best["leap"],
+        "times_naive": best["naive"] / best["leap"] if naive_rounds else None,
+        "times_naive_goal": GOALS.get(job.name),
+        "times_stepping": best["step"] / best["leap"],
+        "times_stepping_goal": LEAP_GOALS.get(job.name),
+        "requests_per_s": requests / best["leap"],
+        "steps_per_s": steps / best["leap"],
+        "output_tokens_per_s": int(run.requests.produced.sum()) / best["leap"],
+        "times_real_time": lasted / best["leap"],
+        "events_per_request": (requests + counting.runs) / requests,
+        "preemptions": int(run.requests.preemptions.sum()),
+    }
+
+
+def summarized(job: Job, leap: bool) -> Records:
+    """A run and its metrics."""
+    records = job.fast(leap)
+    summarize(Latencies(records))
+    return records
+
+
+COLUMNS = (
+    ("workload", "", "{}"), ("naive_s", "naive s", "{:.2f}"), ("step_s", "step s", "{:.3f}"),
+    ("leap_s", "leap s", "{:.3f}"), ("times_naive", "x naive", "{:.1f}"),
+    ("times_naive_goal", "goal", "{:.1f}"), ("times_stepping", "x step", "{:.1f}"),
+    ("times_stepping_goal", "goal", "{:.0f}"), ("requests_per_s", "req/s", "{:,.0f}"),
+    ("steps_per_s", "steps/s", "{:,.0f}"), ("times_real_time", "x real time", "{:,.0f}"),
+    ("events_per_request", "events/req", "{:.1f}"), ("preemptions", "preempted", "{:,}"),
+)  # fmt: skip
+
+
+def line(cells: Iterable[str]) -> str:
+    return "  ".join(cell.rjust(11) for cell in cells)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    names = [*(w.name for w in WORKLOADS), "azure"]
+    parser.add_argument("--only", default=",".join(names), help="workloads, comma-separated")
+    parser.add_argument("--rounds", type=int, default=5, help="of the fast engine")
+    parser.add_argument("--naive-rounds", type=int, default=2, help="of the naive loop; 0 = none")
+    parser.add_argument("--share", type=float, default=1.0, help="of each workload's requests")
+    options = parser.parse_args()
+    chosen = options.only.split(",")
+    if unknown := sorted(set(chosen) - set(names)):
+        parser.error(f"--only {unknown[0]}: expected some of {','.join(names)}")
+    print(line(title for _, title, _ in COLUMNS))
+    figures = []
+    for job in jobs(chosen, options.share):
+        result = measured(job, options.rounds, options.naive_rounds)
+        figures.append(result)
+        cells = [
+            "" if result[key] is None else shape.format(result[key]) for key, _, shape in COLUMNS
+        ]
+        print(line(cells), flush=True)
+    print(json.dumps({"benchmark": "speed", "clock": "process_time", "workloads": figures}))
+
+
+if __name__ == "__main__":
+    main()
