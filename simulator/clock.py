@@ -7,14 +7,14 @@ the next schedule, and leaping over steps that nobody interrupts changes nothing
 
 from __future__ import annotations
 
+from heapq import heappop
 from typing import cast
 
 import simpy
 from simpy.events import EventPriority
 
 STEP_ENDS = 1
-"""Priority of the end of a step on replica 0; further ones follow. SimPy's own timeouts have
-this one, too."""
+"""Priority of the end of a step on replica 0; further ones follow."""
 OUTSIDE = 1 << 20
 """Priority of what happens outside."""
 SCHEDULES = OUTSIDE + 1
@@ -31,12 +31,28 @@ class Clock(simpy.Environment):
     def now(self) -> int:
         return cast(int, self._now)
 
+    def step(self) -> None:
+        """Process the next event; one that was moved ahead is over when its old time comes."""
+        if self._queue and self._queue[0][3].callbacks is None:
+            heappop(self._queue)
+        else:
+            super().step()
+
 
 class Wake(simpy.Event):
-    """A timeout with a priority: what goes first at one instant."""
+    """A timeout with a priority (what goes first at one instant) that can be moved ahead."""
 
-    def __init__(self, env: Clock, delay: int, priority: int) -> None:
-        super().__init__(env)
-        self._ok = True
+    def __init__(self, env: Clock, priority: int, delay: int | None) -> None:
+        """Without a delay it waits to be moved."""
+        # As in SimPy's own Timeout, without calls: one is made for every step.
+        self.env = env
+        self.callbacks = []
         self._value = None
-        env.schedule(self, EventPriority(priority), delay)
+        self._ok = True
+        self._priority = EventPriority(priority)
+        if delay is not None:
+            env.schedule(self, self._priority, delay)
+
+    def move(self, delay: int) -> None:
+        """Happen `delay` from now, which is earlier than was set."""
+        self.env.schedule(self, self._priority, delay)

@@ -19,7 +19,7 @@ from simulator.recorder import ReplicaLog
 from simulator.sequence import Sequence
 from simulator.step import StepBuilder
 
-FLEET_LEAP = 64
+FLEET_LEAP = 256
 """Steps that a leap may have in a fleet: an arrival may cut it, so longer ones are often vain."""
 
 
@@ -77,8 +77,8 @@ class Replica:
         """The leap in progress; None while idle."""
         self._shape = StepShape()
         self._known = (0, 0, 0, 0, 0)
-        self._sleeping = False
-        self._wake_at = -1
+        self._wake: Wake | None = None
+        """What it sleeps for."""
         self._stable: Stable | None = None
         self._heads: list[tuple[Sequence, Answer]] = []
         self._steps = 0
@@ -99,8 +99,7 @@ class Replica:
             if seq.boundary < 0:
                 seq.boundary = now
             self.step.arrive(seq)
-            if self._sleeping and self._wake_at > now:
-                self._rouse()
+            self._rouse()
             return
         running = leap.reach(now)
         if seq.boundary < 0:
@@ -108,8 +107,7 @@ class Replica:
         matters = running < leap.steps and self._matters(seq, lane[0] if lane else None)
         self.step.arrive(seq)
         if matters:
-            cut(leap, running)
-            self._rouse()
+            self._shorten(leap, running, now)
 
     def withdraw(self, seq: Sequence, now: int) -> None:
         """A queued request goes away."""
@@ -139,20 +137,22 @@ class Replica:
 
     def interrupt(self) -> None:
         """Something changed outside: end the leap with the step in progress, or wake up."""
-        if not self._sleeping:
-            return
-        now, leap = self.env.now, self._asleep
+        leap = self._asleep
         if leap is None:
-            if self._wake_at > now:
-                self._rouse()
-        elif leap.steps > (running := leap.reach(now)):
-            cut(leap, running)
             self._rouse()
+        elif leap.steps > (running := leap.reach(self.env.now)):
+            self._shorten(leap, running, self.env.now)
+
+    def _shorten(self, leap: Leap, steps: int, now: int) -> None:
+        assert self._wake is not None
+        cut(leap, steps)
+        self._wake.move(leap.end(steps) - now)
 
     def _rouse(self) -> None:
-        if self._sleeping and self._process is not None:
-            self._sleeping = False
-            self._process.interrupt()
+        """Wake up now, if it sleeps."""
+        if self._wake is not None:
+            self._wake.move(0)
+            self._wake = None
 
     # The loop
 
@@ -173,32 +173,26 @@ class Replica:
                             "somebody must advance in every step"
                         )
                     continue
-                if not (yield from self._idle()):
+                if (wake := self._idle()) is None:
                     return
+                self._wake = wake
+                yield wake
+                self._wake = None
                 now = env.now
                 continue
             vain = 0
             done = executor.run(shape, step.rows)
             leap = self._plan(now, shape, done.duration)
-            first_end = leap.end(1)
-            if first_end > self._horizon:
+            if leap.end(1) > self._horizon:
                 return
             self._shape, self._known = shape, log.scheduled(step)
             self._asleep = leap
-            end = leap.end(leap.steps)
-            while now < end:
-                self._wake_at = end
-                self._sleeping = True
-                try:
-                    yield self._sleep(end - now)
-                    now = end
-                except simpy.Interrupt:
-                    if self._lost:
-                        return
-                    end = leap.end(leap.steps)
-                    now = env.now
-            self._asleep = None
-            self._sleeping = False
+            self._wake = wake = Wake(env, STEP_ENDS + self.index, leap.end(leap.steps) - now)
+            yield wake
+            if self._lost:
+                return
+            self._asleep = self._wake = None
+            now = env.now
             for index in done.stopped:
                 step.stop(index)
             for seq in self._complete(leap):
@@ -206,7 +200,7 @@ class Replica:
                 self._on_left(seq, self.index, seq.reason)
             if env.peek() == now:
                 # What is sent at this very instant is seen by the next schedule.
-                yield Wake(env, 0, SCHEDULES + self.index)
+                yield Wake(env, SCHEDULES + self.index, 0)
 
     def _complete(self, leap: Leap) -> list[Sequence]:
         """The steps of `leap` have passed; those who ended with them."""
@@ -214,11 +208,6 @@ class Replica:
         finished = step.apply(leap.steps, leap.end(1), leap.end(leap.steps))
         self.log.stepped(leap, self._shape, self._known, len(step.admitted), len(finished))
         return finished
-
-    def _sleep(self, delay: int) -> simpy.Event:
-        if self._solo:  # SimPy's own is faster, and has the priority of replica 0
-            return self.env.timeout(delay)
-        return Wake(self.env, delay, STEP_ENDS + self.index)
 
     def _schedule(self, now: int) -> StepShape:
         """Ask the policy what the next step does."""
@@ -316,8 +305,8 @@ class Replica:
                     return True
         return False
 
-    def _idle(self) -> Generator[simpy.Event, Any, bool]:
-        """Nobody was fed: sleep until something changes. False = nothing is to come."""
+    def _idle(self) -> Wake | None:
+        """Nobody was fed: what to sleep for, until something changes. None = nothing is to come."""
         env, step = self.env, self.step
         until = self._stable.until if self._stable else None
         if until is not None and until <= env.now:
@@ -333,16 +322,7 @@ class Replica:
                     "every step"
                 )
         elif not self._outlook.more:
-            return False
-        wake = FOREVER if until is None else max(until, env.now)
-        self._sleeping = True
-        self._wake_at = wake
-        try:
-            if wake <= self._horizon:
-                yield Wake(env, wake - env.now, SCHEDULES + self.index)
-            else:  # roused from outside, or never
-                yield env.event()
-        except simpy.Interrupt:
-            return True
-        self._sleeping = False
-        return True
+            return None
+        # Without a time to ask again it is roused from outside, or never.
+        delay = None if until is None or until > self._horizon else max(until - env.now, 0)
+        return Wake(env, SCHEDULES + self.index, delay)

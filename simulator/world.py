@@ -45,7 +45,8 @@ class World:
         self._ended = ended
         self._horizon = horizon
         self._alarm = FOREVER
-        """The earliest wake-up that is set."""
+        """When the next wake-up is set."""
+        self._wake: Wake
 
     def start(self, fleet: Fleet) -> None:
         """Open the door, and start the replicas."""
@@ -57,8 +58,7 @@ class World:
     def act(self, _: simpy.Event | None = None) -> None:
         """Do all that is due."""
         now = self._env.now
-        if now >= self._alarm:
-            self._alarm = FOREVER
+        self._alarm = FOREVER
         self.fleet.read(now)
         while changed := self.fleet.change(now):
             self._changed(*changed, now)
@@ -202,7 +202,9 @@ class World:
     def _ring(self, at: int) -> None:
         """Wake up at `at`, if that is not later than the horizon."""
         if at < self._alarm and at <= self._horizon:
+            if self._alarm == FOREVER:
+                self._wake = Wake(self._env, OUTSIDE, None)
+                assert self._wake.callbacks is not None
+                self._wake.callbacks.append(self.act)
+            self._wake.move(at - self._env.now)
             self._alarm = at
-            wake = Wake(self._env, at - self._env.now, OUTSIDE)
-            assert wake.callbacks is not None
-            wake.callbacks.append(self.act)
