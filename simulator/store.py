@@ -1,11 +1,16 @@
-"""Outcomes of runs, kept in one file under the content of everything that they depend on."""
+"""Results on disk by content: one SQLite file that survives being killed and can be shared.
+
+A key is made of everything that a result depends on: the resolved settings, the bytes of profile,
+trace and policy file, and our own sources. So what is asked again is found, and what changed is
+run again. `cells` holds the summaries of sweeps, `runs` what the planner keeps of its runs.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -15,6 +20,9 @@ from typing import Any, Literal
 from simulator.scenario import Scenario
 
 STORE_SCHEMA = 1
+WAIT_S = 30.0
+"""How long another process may hold the store before that is an error."""
+
 Status = Literal["done", "invalid", "failed"]
 
 
@@ -33,24 +41,27 @@ class Outcome:
 
 
 class Store:
-    """Outcomes by key in one SQLite file (WAL): survives being killed, can be shared."""
+    """Outcomes and runs by key, in write-ahead mode; each is there once `put` returns."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, wait_s: float = WAIT_S) -> None:
+        """Open, or make. Raises `StoreError` for a file that is not a store of this version."""
         self.path = path
         with self._errors():
-            self._db = sqlite3.connect(path, timeout=30, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = NORMAL")
+            self._db = sqlite3.connect(path, timeout=wait_s, isolation_level=None)
             found = self._db.execute("PRAGMA user_version").fetchone()[0]
             if found not in (0, STORE_SCHEMA):
                 raise StoreError(
                     f"{path}: a store of version {found}, this is version {STORE_SCHEMA}; "
-                    "sweep into another folder"
+                    "take another file"
                 )
-            self._db.execute(
-                "CREATE TABLE IF NOT EXISTS cells (key TEXT PRIMARY KEY, settings TEXT NOT NULL, "
-                "status TEXT NOT NULL, summary TEXT, error TEXT NOT NULL) WITHOUT ROWID"
-            )
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = NORMAL")
+            for table in (
+                "cells (key TEXT PRIMARY KEY, settings TEXT NOT NULL, status TEXT NOT NULL, "
+                "summary TEXT, error TEXT NOT NULL)",
+                "runs (key TEXT PRIMARY KEY, content BLOB NOT NULL)",
+            ):
+                self._db.execute(f"CREATE TABLE IF NOT EXISTS {table} WITHOUT ROWID")
             self._db.execute(f"PRAGMA user_version = {STORE_SCHEMA}")
 
     def close(self) -> None:
@@ -61,10 +72,10 @@ class Store:
             row = self._db.execute(
                 "SELECT status, summary, error FROM cells WHERE key = ?", (key,)
             ).fetchone()
-        if row is None:
-            return None
-        status, summary, error = row
-        return Outcome(status=status, summary=summary and json.loads(summary), error=error)
+            if row is None:
+                return None
+            status, summary, error = row
+            return Outcome(status=status, summary=summary and json.loads(summary), error=error)
 
     def put(self, key: str, settings: str, outcome: Outcome) -> None:
         summary = None if outcome.summary is None else json.dumps(outcome.summary)
@@ -74,12 +85,43 @@ class Store:
                 (key, settings, outcome.status, summary, outcome.error),
             )
 
+    def runs(self, keys: Iterable[str]) -> dict[str, bytes]:
+        """What is kept of runs, of those keys that are known."""
+        found = {}
+        with self._errors():
+            for key in keys:
+                row = self._db.execute("SELECT content FROM runs WHERE key = ?", (key,)).fetchone()
+                if row is not None:
+                    found[key] = row[0]
+        return found
+
+    def put_run(self, key: str, content: bytes) -> None:
+        with self._errors():
+            self._db.execute("INSERT OR REPLACE INTO runs VALUES (?, ?)", (key, content))
+
     @contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
-            raise StoreError(f"{self.path}: the result store cannot be used: {error}") from None
+        except (sqlite3.Error, json.JSONDecodeError) as error:
+            raise StoreError(
+                f"{self.path}: the result store cannot be used: {error}{_advice(error)}"
+            ) from None
+
+
+def _advice(error: Exception) -> str:
+    said = str(error)
+    for sign, advice in (
+        ("locked", "another process holds it; try again when that has ended"),
+        ("readonly", "make it writable, or copy it to where it is"),
+        ("unable to open", "is its folder there, and writable?"),
+        ("not a database", "keep it aside, and take another file"),
+        ("malformed", "it is damaged; keep it aside, and take another file"),
+        ("disk image", "it is damaged; keep it aside, and take another file"),
+    ):
+        if sign in said:
+            return f" ({advice})"
+    return ""
 
 
 @cache

@@ -8,15 +8,16 @@ but immutable inputs: results do not depend on the number of workers or on their
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.parallel import spread
+from simulator.pool import Local, Pool
 from simulator.scenario import Scenario
 from simulator.settings_file import one_line, parse_value
 from simulator.store import Outcome, Store, key_of
+from traces.seeds import stream
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +44,26 @@ def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
     return axes
 
 
-def points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Every combination, the last axis varying fastest."""
-    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+def points(
+    grid: Mapping[str, Sequence[Any]], *, sample: int | None = None, seed: int = 0
+) -> list[dict[str, Any]]:
+    """Every combination, the last axis varying fastest; or `sample` of them, drawn by the seed.
+
+    A larger sample of the same seed holds the smaller one.
+    """
+    whole = math.prod(len(values) for values in grid.values())
+    chosen: Iterable[int] = range(whole)
+    if sample is not None and sample < whole:
+        chosen = sorted(stream(seed, "sample").permutation(whole)[:sample].tolist())
+    return [_combination(grid, number) for number in chosen]
+
+
+def _combination(grid: Mapping[str, Sequence[Any]], number: int) -> dict[str, Any]:
+    at: dict[str, Any] = {}
+    for key in reversed(list(grid)):
+        number, which = divmod(number, len(grid[key]))
+        at[key] = grid[key][which]
+    return {key: at[key] for key in grid}
 
 
 def run_cell(scenario: Scenario) -> Outcome:
@@ -65,17 +83,20 @@ def sweep(
     grid: Mapping[str, Sequence[Any]],
     store: Store,
     *,
-    workers: int = -1,
+    pool: Pool | None = None,
+    sample: int | None = None,
     retry_failed: bool = False,
     on_cell: Callable[[int, int], None] | None = None,
 ) -> list[Cell]:
     """All cells of the grid over `base`, in the grid's order; runs only what the store lacks.
 
-    `workers` as in joblib: -1 = every core, 1 = in this process. `on_cell(settled, all)` is
-    called for each one as it is finished or found. Interrupted, it leaves the finished cells in
-    the store.
+    `sample`: only so many of them, drawn at random by the seed of `base`.
+
+    `pool` is where they run: by default one process a core. `on_cell(settled, all)` is called
+    for each one as it is finished or found. Interrupted, it leaves the finished cells in the
+    store.
     """
-    values = points(grid)
+    values = points(grid, sample=sample, seed=base.seed)
     outcomes: dict[int, Outcome] = {}
     todo: dict[int, tuple[str, Scenario]] = {}
 
@@ -97,7 +118,7 @@ def sweep(
         else:
             settle(index, known)
     cells = {index: scenario for index, (_, scenario) in todo.items()}
-    for index, outcome in spread(run_cell, cells, workers=workers, died=_killed):
+    for index, outcome in (pool or Local()).each(run_cell, cells, died=_killed):
         key, scenario = todo[index]
         store.put(key, scenario.dump(), outcome)
         settle(index, outcome)

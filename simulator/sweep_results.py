@@ -15,14 +15,23 @@ from simulator.sweep import Cell
 
 def to_csv(cells: Sequence[Cell]) -> str:
     """One line a cell in the grid's order: its values, every figure by dotted path, its error."""
-    flat = [dict(_figures(cell.outcome.summary or {})) for cell in cells]
-    figures = list(dict.fromkeys(name for row in flat for name in row))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*cells[0].values, "status", *figures, "error"])
-    for cell, row in zip(cells, flat, strict=True):
-        numbers = ("" if row.get(name) is None else row[name] for name in figures)
-        writer.writerow([*cell.values.values(), cell.outcome.status, *numbers, cell.outcome.error])
+    rows = _rows(cells)
+    writer.writerow(rows[0])
+    writer.writerows(["" if value is None else value for value in row.values()] for row in rows)
+    return out.getvalue()
+
+
+def to_parquet(cells: Sequence[Cell]) -> bytes:
+    """The same table as Parquet. Raises ValueError where pyarrow is not installed."""
+    import pandas as pd
+
+    out = io.BytesIO()
+    try:
+        pd.DataFrame(_rows(cells)).to_parquet(out, index=False, engine="pyarrow")
+    except ImportError:
+        raise ValueError("--export parquet needs pyarrow: pip install pyarrow") from None
     return out.getvalue()
 
 
@@ -87,6 +96,21 @@ def heat_maps(
         for others, plane in planes.items()
         for name, picture in sweep_figures(x, y, plane).items()
     }
+
+
+def _rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """One row a cell, of equal columns."""
+    flat = [dict(_figures(cell.outcome.summary or {})) for cell in cells]
+    figures = list(dict.fromkeys(name for row in flat for name in row))
+    return [
+        {
+            **cell.values,
+            "status": cell.outcome.status,
+            **{name: row.get(name) for name in figures},
+            "error": cell.outcome.error,
+        }
+        for cell, row in zip(cells, flat, strict=True)
+    ]
 
 
 def _figures(summary: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from simulator import sweep as sweeping
+from simulator.pool import Local
 from simulator.scenario import Scenario
 from simulator.store import Outcome, Store, StoreError, key_of
 from simulator.sweep import parse_grid, points
@@ -90,12 +91,12 @@ def test_an_axis_stands_once() -> None:
 
 
 def test_cells_are_never_run_twice(base: Scenario, store: Store, runs: list[Scenario]) -> None:
-    first = sweeping.sweep(base, GRID, store, workers=1)
+    first = sweeping.sweep(base, GRID, store, pool=Local(workers=1))
     assert len(runs) == 6
     wider = GRID | {"policy.token_budget": [256, 512, 1024]}
-    sweeping.sweep(base, wider, store, workers=1)
+    sweeping.sweep(base, wider, store, pool=Local(workers=1))
     assert len(runs) == 9
-    assert sweeping.sweep(base, GRID, store, workers=1) == first
+    assert sweeping.sweep(base, GRID, store, pool=Local(workers=1)) == first
     assert len(runs) == 9
 
 
@@ -115,7 +116,7 @@ def test_settings_that_can_never_work_are_marked_and_cost_nothing(
     base: Scenario, store: Store, runs: list[Scenario]
 ) -> None:
     grid = {"engine.block_size": [16, 0], "policy.token_budget": [100, 512]}
-    cells = sweeping.sweep(base, grid, store, workers=1)
+    cells = sweeping.sweep(base, grid, store, pool=Local(workers=1))
     assert [cell.outcome.status for cell in cells] == ["invalid", "done", "invalid", "invalid"]
     assert "smaller than engine.max_running" in cells[0].outcome.error
     assert "engine.block_size = 0" in to_csv(cells).splitlines()[3]
@@ -134,12 +135,12 @@ def test_a_cell_that_breaks_leaves_the_others_and_is_retried_on_request(
 
     monkeypatch.setattr(Scenario, "run", broken)
     grid = {"engine.block_size": [16, 32]}
-    cells = sweeping.sweep(base, grid, store, workers=1)
+    cells = sweeping.sweep(base, grid, store, pool=Local(workers=1))
     assert [cell.outcome.status for cell in cells] == ["done", "failed"]
     assert cells[1].outcome.error == "RuntimeError: broken"
     monkeypatch.setattr(Scenario, "run", really)
-    assert sweeping.sweep(base, grid, store, workers=1) == cells
-    again = sweeping.sweep(base, grid, store, workers=1, retry_failed=True)
+    assert sweeping.sweep(base, grid, store, pool=Local(workers=1)) == cells
+    again = sweeping.sweep(base, grid, store, pool=Local(workers=1), retry_failed=True)
     assert [cell.outcome.status for cell in again] == ["done", "done"]
 
 
@@ -163,7 +164,7 @@ def mortal(folder: Path, base: Scenario, when: str) -> Scenario:
 
 def test_a_killed_worker_costs_nothing(base: Scenario, store: Store, tmp_path: Path) -> None:
     once = mortal(tmp_path, base, "not mark.exists()")
-    cells = sweeping.sweep(once, GRID, store, workers=2)
+    cells = sweeping.sweep(once, GRID, store, pool=Local(workers=2))
     assert (tmp_path / "killed").exists()
     assert [cell.outcome.status for cell in cells] == ["done"] * 6
 
@@ -173,7 +174,7 @@ def test_a_cell_that_kills_its_worker_costs_the_others_nothing(
 ) -> None:
     deadly = mortal(tmp_path, base, "self.token_budget == 256")
     grid = {"policy.token_budget": [256, 512, 1024]}
-    cells = sweeping.sweep(deadly, grid, store, workers=2)
+    cells = sweeping.sweep(deadly, grid, store, pool=Local(workers=2))
     assert [cell.outcome.status for cell in cells] == ["failed", "done", "done"]
     assert "was killed, twice" in cells[0].outcome.error
 

@@ -25,6 +25,17 @@ MetricsOption = Annotated[
 WorkersOption = Annotated[
     int, typer.Option("--workers", "-j", help="Processes at once; -1 = every core.")
 ]
+PoolOption = Annotated[
+    str, typer.Option("--pool", help="Where runs are made: local, or ray (extra `ray`).")
+]
+RayAddressOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray-address",
+        help="A Ray cluster that is there; default: one on this machine.",
+        show_default=False,
+    ),
+]
 
 
 def _flag(name: str, panel: str, help: str, **more: Any) -> Any:
