@@ -262,6 +262,10 @@ class NaiveStep:
         return self.pool.free
 
     @property
+    def pool_blocks(self) -> int:
+        return self.engine.blocks
+
+    @property
     def prefilling(self) -> list[NaiveSequence]:
         return [seq for seq in self.running if seq.todo > 1]
 

@@ -159,6 +159,11 @@ class Step(Protocol):
     @property
     def free_blocks(self) -> int: ...
     @property
+    def pool_blocks(self) -> int:
+        """Blocks of the whole pool."""
+        ...
+
+    @property
     def more_to_come(self) -> bool:
         """Whether any request may still arrive."""
         ...

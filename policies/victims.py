@@ -59,6 +59,16 @@ def random(step: Step) -> View:
     return step.running[step.draw(len(step.running))]
 
 
+def demoting(victim: Victim, share: float) -> Victim:
+    """Whoever holds most, of those with more than `share` of the pool; else as `victim` says."""
+
+    def choose(step: Step) -> View:
+        hogs = [seq for seq in step.running if seq.blocks > share * step.pool_blocks]
+        return max(reversed(hogs), key=lambda seq: seq.blocks) if hogs else victim(step)
+
+    return choose
+
+
 VICTIMS: dict[str, Victim] = {
     "last-in": last_in,
     "priority": least_urgent,

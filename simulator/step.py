@@ -68,6 +68,10 @@ class StepBuilder(Batch):
         return self.pool.free
 
     @property
+    def pool_blocks(self) -> int:
+        return self.pool.blocks
+
+    @property
     def prefilling(self) -> Collection[Sequence]:
         return self.chunks.keys()
 
