@@ -7,7 +7,7 @@ from typing import Literal
 
 from policies.base import Victim, View
 from policies.order import ORDERS, STARVES, aged_priority
-from policies.victims import VICTIMS
+from policies.victims import VICTIMS, demoting
 from traces.trace import PS_PER_S, Request
 
 
@@ -21,6 +21,8 @@ class Settings:
     """How the queue is ordered: a name in `policies.order.ORDERS`."""
     victim: str = "last-in"
     """Whom to preempt: a name in `policies.victims.VICTIMS`."""
+    demote: float = 0.0
+    """Preempt first whoever holds more than this share of the pool; 0 = nobody."""
     reentry: Literal["head", "tail"] = "head"
     """Where a preempted sequence queues under first come, first served."""
     aging: float = 0.0
@@ -35,6 +37,8 @@ class Settings:
                 raise ValueError(
                     f"policy.{name} = {getattr(self, name)!r}: expected one of {', '.join(known)}"
                 )
+        if not 0 <= self.demote < 1:
+            raise ValueError(f"policy.demote = {self.demote}: expected a share from 0 to below 1")
         if not self.aging >= 0:
             raise ValueError(f"policy.aging = {self.aging}: expected seconds ≥ 0")
         if self.aging and self.order != "priority":
@@ -61,4 +65,5 @@ class Settings:
     @property
     def evict(self) -> Victim:
         """The chosen victim rule."""
-        return VICTIMS[self.victim]
+        victim = VICTIMS[self.victim]
+        return demoting(victim, self.demote) if self.demote else victim
