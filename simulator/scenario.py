@@ -148,6 +148,7 @@ class Scenario(Section):
             "profile": self.profile_name,
             "kv_tokens": engine.kv_tokens,
             "max_model_len": engine.max_model_len,
+            "kv_bytes_per_token": engine.kv_bytes_per_token,
         }
         return Scenario.of(tables)
 
@@ -182,13 +183,15 @@ class Scenario(Section):
 
         Raises `ScenarioError` for limits that can never work.
         """
-        given = self.engine.model_dump(exclude={"profile", "kv_tokens", "max_model_len"})
+        given = self.engine.model_dump(exclude={"profile"})
         pool = self.engine.kv_tokens or profile.pool_tokens
-        engine = Engine(
-            **given,
-            kv_tokens=pool,
-            max_model_len=self.engine.max_model_len or min(profile.max_model_len, pool),
-        )
+        defaults = {
+            "kv_tokens": pool,
+            "max_model_len": min(profile.max_model_len, pool),
+            "kv_bytes_per_token": profile.kv_bytes_per_token,
+        }
+        given |= {name: value for name, value in defaults.items() if given[name] is None}
+        engine = Engine(**given | {"rank_kv_tokens": tuple(self.engine.rank_kv_tokens)})
         if engine.blocks < 1:
             raise ScenarioError(
                 f"engine.kv_tokens = {pool}: expected at least one block of {engine.block_size}"

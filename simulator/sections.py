@@ -94,6 +94,20 @@ class EngineSettings(Section):
     """Share full blocks of equal prefixes."""
     output_cap: Positive | None = None
     """Cut outputs at this many tokens. Default: never."""
+    contiguous: bool = False
+    """A sequence's blocks lie in one piece, as before paging; for policies that reserve to the
+    declared maximum."""
+    swap_tokens: Annotated[int, Field(ge=0)] = 0
+    """Room on the host for the KV of preempted sequences, in tokens; 0 = recompute."""
+    swap_bandwidth: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 25e9
+    """Bytes per second between host and device."""
+    kv_bytes_per_token: Positive | None = None
+    """KV of a token on one device, over all layers. Default: from the profile."""
+    rank_kv_tokens: list[Positive] = Field(default_factory=list)
+    """Pools of tensor-parallel ranks where they differ, in tokens; the smallest binds."""
+    rank_evict: Literal["global", "local"] = "global"
+    """Who evicts when the smallest rank is full: all ranks together, or that rank alone, while
+    the others keep their blocks and wait."""
 
 
 class ExecutorSettings(Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 import settings_page
 
 from simulator import policy_names
+from simulator.engine import Engine
 from simulator.scenario import Scenario, parse_set
+from simulator.sections import EngineSettings
 from simulator.settings_file import ScenarioError, line_of
 from traces.presets import PRESETS
 
@@ -302,3 +305,8 @@ def test_the_page_of_settings_is_what_the_code_says() -> None:
     assert settings_page.PAGE.read_text(encoding="utf-8") == settings_page.page(), (
         f"run {Path(sys.executable).name} tests/settings_page.py"
     )
+
+
+def test_every_setting_of_the_engine_is_a_key() -> None:
+    engine = {field.name for field in dataclasses.fields(Engine)}
+    assert set(EngineSettings.model_fields) == engine | {"profile"}
