@@ -1,6 +1,7 @@
 """How long a step takes: `StepShape` → picoseconds.
 
     T = t0 + tS·S + tB·B + tM·M                host: per step, sequence, block-table entry, byte
+      + tT·turned + tN·named                   host: per block taken or returned, per block named
       + g[pad(N)] + h[S]                       projections and MLP by tokens; LM head by rows
       + (P > 0: p0 + pA·A + pP·P + pF·F + pH·H)
       + (D > 0: d0 + dD·D + dK·K)              with a second triple where P > 0, if measured
@@ -40,6 +41,10 @@ class StepShape(NamedTuple):
     """B = Σ block-table lengths over the sequences fed."""
     moved: int = 0
     """M: bytes moved between host and device."""
+    turned: int = 0
+    """Blocks taken in this step, and blocks returned since the one before."""
+    named: int = 0
+    """Blocks that fill up in this step, and so get an identity; 0 without a prefix cache."""
 
     @property
     def tokens(self) -> int:
@@ -70,6 +75,8 @@ class Done(NamedTuple):
     """Picoseconds."""
     stopped: Sequence[int] = ()
     """Requests whose new token is an end-of-sequence."""
+    host: int = 0
+    """Picoseconds of the duration that the host spent."""
 
 
 class Executor(Protocol):
@@ -118,6 +125,8 @@ class StepTime:
     tS: int = 0
     tB: int = 0
     tM: int = 0
+    tT: int = 0
+    tN: int = 0
     g: Table = ((1,), (0,))
     h: Table = ((1,), (0,))
     p0: int = 0
@@ -142,14 +151,21 @@ class StepTime:
         return self.padded[i] if i < len(self.padded) else tokens
 
     def host(self, shape: StepShape) -> int:
-        """Picoseconds of the step that the host spends: t0 + tS·S + tB·B."""
-        return self.t0 + self.tS * shape.sequences + self.tB * shape.table
+        """Picoseconds of the step that the host spends: all but transfers and the model."""
+        return (
+            self.t0
+            + self.tS * shape.sequences
+            + self.tB * shape.table
+            + self.tT * shape.turned
+            + self.tN * shape.named
+        )
 
     def price(self, shape: StepShape) -> int:
         """Picoseconds for one step. An empty shape still costs t0."""
-        p, f, d, area2, reach, context, table, moved = shape
+        p, f, d, area2, reach, context, table, moved, turned, named = shape
         n = p + d
         total = self.t0 + self.tS * (f + d) + self.tB * table + self.tM * moved
+        total += self.tT * turned + self.tN * named
         if not n:
             return total
         key = n if p else -n  # decode-only steps are padded, so they have entries of their own
@@ -167,10 +183,20 @@ class StepTime:
             total += d0 + per_sequence * d + per_token * context
         return total
 
+    @property
+    def costs_host(self) -> bool:
+        """Whether any part of a step is spent on the host."""
+        return bool(self.t0 or self.tS or self.counts_blocks)
+
+    @property
+    def counts_blocks(self) -> bool:
+        """Whether a step costs by its blocks, which do not grow evenly over equal steps."""
+        return bool(self.tB or self.tT or self.tN)
+
     def growth(self, shape: StepShape, chunk_squares: int) -> int:
         """What the next equal step costs more: D more context; each chunk q further on.
 
-        `chunk_squares` is Σ q² over chunks. Constant over a leap; table growth is not in it.
+        `chunk_squares` is Σ q² over chunks. Constant over a leap; what blocks cost is not in it.
         """
         p, _, d = shape.prefill_tokens, shape.chunks, shape.decodes
         per_token = (self.mixed if p and self.mixed else self.decode)[2]
@@ -186,7 +212,8 @@ class Predicted:
     ahead: bool = True
 
     def run(self, shape: StepShape, rows: Callable[[], list[Row]]) -> Done:
-        return Done(self.step_time.price(shape))
+        prices = self.step_time
+        return Done(prices.price(shape), (), prices.host(shape) if prices.costs_host else 0)
 
     def forget(self, request: int) -> None:
         pass

@@ -317,11 +317,13 @@ def admit_in_order(
     whole: bool = False,
     skips: int = 0,
     partials: int = 0,
+    reserve_max: bool = False,
 ) -> Answer:
     """Admit from the head of the queue until somebody is refused (rule A2); the last answer.
 
     With `skips`, one refused for lack of blocks may be passed over that many times (B8). With
-    `partials`, nobody enters while so many running prompts are unfinished.
+    `partials`, nobody enters while so many running prompts are unfinished. With `reserve_max`,
+    KV is reserved to the declared maximum.
     """
     answer = Answer.OK
     queue = step.waiting(lane)
@@ -332,7 +334,8 @@ def admit_in_order(
         if partials and step.unfinished >= partials:
             step.wait(seq, Answer.LANE)
             return Answer.LANE
-        answer = step.admit(seq, most, within=step.tokens_left - floor, whole=whole)
+        hold = seq.prompt + seq.declared - 1 if reserve_max else 0
+        answer = step.admit(seq, most, within=step.tokens_left - floor, whole=whole, hold=hold)
         if answer or (answer in (Answer.BLOCKS, Answer.RESERVE) and seq.passed_over < skips):
             continue
         return answer

@@ -87,7 +87,12 @@ class Chunked(Settings):
         if step.paused:
             return ALWAYS
         answer = admit_in_order(
-            step, most, whole=not self.chunks, skips=self.skips, partials=self.partials
+            step,
+            most,
+            whole=not self.chunks,
+            skips=self.skips,
+            partials=self.partials,
+            reserve_max=self.reserve_max,
         )
         if self.patience and not answer:
             return self.make_way(step, answer)

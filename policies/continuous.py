@@ -20,7 +20,7 @@ class Continuous(Settings):
     """Tokens a step at most."""
 
     def schedule(self, step: Step) -> Stable | None:
-        admit_in_order(step, whole=True)
+        admit_in_order(step, whole=True, reserve_max=self.reserve_max)
         if not step.tokens:  # a prefill step does not decode
             feed_or_evict(step, self.evict)
         return BEHIND_HEAD

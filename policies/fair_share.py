@@ -27,7 +27,9 @@ class FairShare(Chunked):
         feed_or_evict(step, self.evict, most)
         while waiting := [lane for lane in step.lanes if step.waiting(lane)]:
             lane = min(waiting, key=lambda lane: (step.served(lane), lane))
-            if not step.admit(step.waiting(lane)[0], most, whole=not self.chunks):
+            head = step.waiting(lane)[0]
+            hold = head.prompt + head.declared - 1 if self.reserve_max else 0
+            if not step.admit(head, most, whole=not self.chunks, hold=hold):
                 # Who is least served changes from step to step.
                 return ALWAYS if len(waiting) == 1 else None
         return ALWAYS

@@ -47,5 +47,5 @@ class FastLane(Chunked):
         slow = min(step.wanted("slow", most), step.tokens_left - kept)
         for lane, within in (("fast", step.tokens_left - slow), ("slow", ALL)):
             feed_or_evict(step, self.evict, most, lane, within)
-            admit_in_order(step, most, lane, within)
+            admit_in_order(step, most, lane, within, reserve_max=self.reserve_max)
         return ALWAYS

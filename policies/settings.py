@@ -25,6 +25,8 @@ class Settings:
     """Preempt first whoever holds more than this share of the pool; 0 = nobody."""
     reentry: Literal["head", "tail"] = "head"
     """Where a preempted sequence queues under first come, first served."""
+    reserve_max: bool = False
+    """Reserve KV to the declared maximum at admission: nobody is ever preempted, fewer run."""
     aging: float = 0.0
     """Seconds of waiting that weigh as much as one level of priority, under order = "priority";
     0 = none, and the less urgent may starve."""
@@ -61,6 +63,11 @@ class Settings:
     def starves(self) -> str:
         """Who may wait for ever while others keep coming, in words; "" = nobody."""
         return "" if self.aging else STARVES.get(self.order, "")
+
+    @property
+    def reserves(self) -> bool:
+        """Whether a sequence gets all the blocks it may ever need when it is admitted."""
+        return self.reserve_max
 
     @property
     def evict(self) -> Victim:

@@ -30,6 +30,10 @@ class Static(Settings):
         if not self.timeout >= 0:
             raise ValueError(f"policy.timeout = {self.timeout}: expected seconds ≥ 0")
 
+    @property
+    def reserves(self) -> bool:
+        return True
+
     def schedule(self, step: Step) -> Stable | None:
         queue = step.waiting()
         if step.running:

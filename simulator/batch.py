@@ -10,7 +10,7 @@ from array import array
 
 from calibration.step_time import Row
 from policies.base import Policy
-from simulator.blocks import BlockPool
+from simulator.blocks import BlockPool, ContiguousPool
 from simulator.decodes import Decodes
 from simulator.engine import Engine
 from simulator.identity import extend
@@ -24,7 +24,8 @@ class Batch:
     """All times are picoseconds."""
 
     def __init__(self, engine: Engine, policy: Policy) -> None:
-        self.pool = BlockPool(engine.blocks, engine.block_size)
+        pool = ContiguousPool if engine.contiguous else BlockPool
+        self.pool = pool(engine.blocks, engine.block_size)
         self.queue = Waiting(policy)
         self.running = Running()
         self.group = Decodes(self.pool, eager=engine.prefix_cache)
@@ -42,6 +43,14 @@ class Batch:
         """The step advances the decode group."""
         self.stalls = array("q")
         """Flat (request, end, gap) of every gap that is in no spell."""
+        self.swap_free = engine.swap_tokens // engine.block_size
+        """Blocks that fit on the host beside those that are there."""
+        self.swaps = 0
+        """Preempted sequences whose KV went to the host."""
+        self.moved = 0
+        """Bytes moved between host and device since the last step."""
+        self._turned = 0
+        """`pool.turned` as far as steps have counted it."""
         self._engine = engine
         self._block_size = engine.block_size
 
@@ -54,6 +63,9 @@ class Batch:
     def withdraw(self, seq: Sequence) -> None:
         """A waiting sequence leaves."""
         self.queue.lane(seq.lane).remove(seq)
+        if seq.swapped:
+            self.swap_free += seq.swapped
+            seq.swapped = seq._computed = 0
 
     def stop(self, index: int) -> None:
         """The token that request `index` gets in this step is its end of sequence."""
@@ -97,7 +109,9 @@ class Batch:
         """
         if steps > 1:
             self._grow(steps)
+            self._turned = self.pool.turned
         self.number += steps
+        self.moved = 0
         if len(self.queue.lanes) > 1:
             self.service.count(self.fed, self.group if self.tick else None, steps)
         else:

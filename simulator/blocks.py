@@ -33,15 +33,23 @@ class BlockPool:
         """identity → blocks that carry it, oldest first."""
         self._extra: dict[int, int] = {}
         """References beyond the first, of shared blocks only."""
+        self.turned = 0
+        """Blocks ever taken plus blocks ever returned: what the host has handled."""
 
     def take(self, n: int) -> list[int]:
         """Remove `n` free blocks, with one reference each. The caller has checked `free`."""
         self.free -= n
+        self.turned += n
         return self._pop(n)
+
+    def fits(self, n: int) -> bool:
+        """Whether `n` blocks can be taken at once."""
+        return n <= self.free
 
     def promise(self, n: int) -> None:
         """`n` blocks will be redeemed: they are no longer free, but not yet chosen."""
         self.free -= n
+        self.turned += n
 
     def redeem(self, n: int) -> list[int]:
         """`n` promised blocks, with one reference each."""
@@ -67,6 +75,7 @@ class BlockPool:
 
     def release(self, table: list[int]) -> None:
         """Drop one reference to each block of `table`, tail first, and empty it."""
+        self.turned += len(table)
         if not self._extra and not self._identity:
             self.free += len(table)
             table.reverse()
@@ -93,7 +102,10 @@ class BlockPool:
         """Tables that hold `block`."""
         if block in self._extra:
             return self._extra[block] + 1
-        return 0 if block in self._cached or block in self._free else 1
+        return 0 if block in self._cached or block in self._unused() else 1
+
+    def _unused(self) -> list[int]:
+        return self._free
 
     # Prefix cache
 
@@ -119,6 +131,7 @@ class BlockPool:
 
     def share(self, found: list[int]) -> None:
         """Add one reference to each block of a hit."""
+        self.turned += len(found)
         for block in found:
             identity = self._cached.pop(block, None)
             if identity is not None:
@@ -139,8 +152,9 @@ class BlockPool:
         for table in tables:
             for block in table:
                 counts[block] = counts.get(block, 0) + 1
-        free = set(self._free)
-        assert len(free) == len(self._free), "a block is on the free list twice"
+        unused = self._unused()
+        free = set(unused)
+        assert len(free) == len(unused), "a block is on the free list twice"
         assert not free & counts.keys(), "a free block is in a table"
         assert not self._cached.keys() & counts.keys(), "a cached block is in a table"
         assert not self._cached.keys() & free, "a block is both free and cached"
@@ -152,3 +166,36 @@ class BlockPool:
         named = {**self._identity, **self._cached}
         holders = {b: i for i, blocks in self._holders.items() for b in blocks}
         assert named == holders, "identities and holders differ"
+
+
+class ContiguousPool(BlockPool):
+    """A sequence's blocks lie side by side, first fit, as in engines before paging.
+
+    Room in sum is not room in one piece: external fragmentation.
+    """
+
+    def __init__(self, blocks: int, block_size: int) -> None:
+        super().__init__(blocks, block_size)
+        self._free.clear()
+        self._map = bytearray(b"\1" * blocks)
+        """1 where a block is free."""
+
+    def fits(self, n: int) -> bool:
+        """Whether `n` blocks in one piece are free."""
+        return n <= self.free and self._map.find(b"\1" * n) >= 0
+
+    def _pop(self, n: int) -> list[int]:
+        at = self._map.find(b"\1" * n)
+        self._map[at : at + n] = bytes(n)
+        return list(range(at, at + n))
+
+    def release(self, table: list[int]) -> None:
+        """Drop the only reference to each block of `table`, and empty it."""
+        self.turned += len(table)
+        self.free += len(table)
+        for block in table:
+            self._map[block] = 1
+        table.clear()
+
+    def _unused(self) -> list[int]:
+        return [block for block, free in enumerate(self._map) if free]

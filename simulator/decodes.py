@@ -121,13 +121,7 @@ class Decodes:
         size = self.block_size
         first = self.ticks + ahead
         if not self.eager:
-            at = first % size
-            due = self.due
-            n = (
-                due[at]
-                if steps == 1
-                else sum(((due[at:] + due[:at]) * (steps // size + 1))[:steps])
-            )
+            n = self.due[first % size] if steps == 1 else sum(self.due_ahead(ahead, steps))
             self.pool.promise(n)
             self.table += n
             return
@@ -136,6 +130,17 @@ class Decodes:
             for seq, block in zip(bucket, self.pool.take(len(bucket)), strict=True):
                 seq.table.append(block)
             self.table += len(bucket)
+
+    def due_ahead(self, ahead: int, steps: int) -> list[int]:
+        """Blocks needed at each of the `steps` ticks that follow the next `ahead`."""
+        due = self.due
+        at = (self.ticks + ahead) % len(due)
+        return ((due[at:] + due[:at]) * (steps // len(due) + 1))[:steps]
+
+    def filling(self, ahead: int) -> int:
+        """If eager: members whose last block fills up at the tick after the next `ahead`."""
+        at = (self.ticks + ahead + 1) % self.block_size
+        return len(self.growers[at]) + len(self.held[at])
 
     def end_after(self, seq: Sequence, tokens: int) -> None:
         """Member `seq` will end after `tokens` more ticks."""

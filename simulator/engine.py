@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,37 @@ class Engine:
     output_cap: int | None = None
     """Cut outputs at this many tokens; the reason recorded is "length"."""
 
+    contiguous: bool = False
+    """A sequence's blocks must lie in one piece, as before paging: shows fragmentation. Needs a
+    policy that reserves to the declared maximum."""
+    swap_tokens: int = 0
+    """Room on the host for the KV of preempted sequences; 0 = recompute."""
+    swap_bandwidth: float = 25e9
+    """Bytes per second between host and device."""
+    kv_bytes_per_token: int = 0
+    """Of one token over all layers; needed for swapping."""
+    rank_kv_tokens: tuple[int, ...] = ()
+    """Pools of the tensor-parallel ranks where they differ: one block table, the smallest
+    binds, and `kv_tokens` is at most that."""
+    rank_evict: Literal["global", "local"] = "global"
+    """Who evicts when the smallest rank is full: all ranks together, or that rank alone, so
+    that the others keep their blocks and wait for its recomputation (C9)."""
+
+    def __post_init__(self) -> None:
+        if self.swap_tokens and self.kv_bytes_per_token < 1:
+            raise ValueError(
+                f"engine.swap_tokens = {self.swap_tokens} needs engine.kv_bytes_per_token: "
+                f"{self.kv_bytes_per_token}, expected at least 1"
+            )
+        if self.swap_tokens and not self.swap_bandwidth > 0:
+            raise ValueError(
+                f"engine.swap_bandwidth = {self.swap_bandwidth}: expected bytes per second > 0"
+            )
+        if self.contiguous and (self.prefix_cache or self.swap_tokens):
+            other = "prefix_cache" if self.prefix_cache else "swap_tokens"
+            raise ValueError(f"engine.contiguous contradicts engine.{other}: choose one")
+
     @property
     def blocks(self) -> int:
-        return self.kv_tokens // self.block_size
+        """Blocks that a sequence can have on every rank."""
+        return min((self.kv_tokens, *self.rank_kv_tokens)) // self.block_size

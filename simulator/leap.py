@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import isqrt
 
+from calibration.step_time import StepShape, StepTime
 from simulator.sequence import Sequence
 from simulator.step import StepBuilder
 
@@ -23,8 +24,8 @@ NOTHING: list[int] = []
 class Leap:
     """`steps` steps from `start`: the first lasts `first`, each next one `growth` more.
 
-    `grown` are the blocks that steps 2, 3, … took; where table entries cost host time
-    (`per_block`), the closed form does not hold and `ends` lists every step's end.
+    `grown` are the blocks that steps 2, 3, … took. Where blocks cost host time, the closed form
+    does not hold: `extra` is what these steps take beyond it, `ends` lists every step's end.
     """
 
     start: int
@@ -32,6 +33,7 @@ class Leap:
     growth: int
     steps: int
     grown: list[int]
+    extra: list[int] | None = None
     ends: list[int] | None = None
 
     def end(self, step: int) -> int:
@@ -59,7 +61,13 @@ class Leap:
 
 
 def plan(
-    step: StepBuilder, start: int, first: int, growth: int, per_block: int, most: int, until: int
+    step: StepBuilder,
+    shape: StepShape,
+    start: int,
+    first: int,
+    prices: StepTime,
+    most: int,
+    until: int,
 ) -> Leap:
     """As many equal steps as can follow this closed one, itself included.
 
@@ -73,6 +81,7 @@ def plan(
         chunks = [(seq, n) for seq, n in step.fed.items() if seq.group is None]
         for seq, n in chunks:
             most = min(most, (seq.todo - 1) // n)
+    growth = prices.growth(shape, step.chunk_squares() if chunks else 0)
     if most <= 1 or start + first >= until:
         return Leap(start, first, growth, 1, NOTHING)
     leap = Leap(start, first, growth, most, NOTHING)
@@ -87,8 +96,15 @@ def plan(
         del grown[fits:], total[fits:]
         leap.steps = fits + 1
     leap.grown = grown
-    if per_block and leap.steps > 1:
-        durations = [first + growth * j + per_block * n for j, n in enumerate([0, *total])]
+    if prices.counts_blocks and leap.steps > 1:
+        named = _names(step, chunks, leap.steps - 1) if prices.tN else grown
+        leap.extra = [
+            prices.tB * all_grown
+            + prices.tT * (now_grown - shape.turned)
+            + prices.tN * (now_named - shape.named)
+            for all_grown, now_grown, now_named in zip(total, grown, named, strict=True)
+        ]
+        durations = (first + growth * j + more for j, more in enumerate([0, *leap.extra]))
         leap.ends = list(accumulate(durations, initial=start))[1:]
         cut(leap, leap.reach(until))
     return leap
@@ -98,19 +114,13 @@ def cut(leap: Leap, steps: int) -> None:
     """End the leap after `steps` steps."""
     leap.steps = steps
     del leap.grown[steps - 1 :]
-    if leap.ends is not None:
-        del leap.ends[steps:]
+    if leap.ends is not None and leap.extra is not None:
+        del leap.ends[steps:], leap.extra[steps - 1 :]
 
 
 def _needs(step: StepBuilder, chunks: list[tuple[Sequence, int]], steps: int) -> list[int]:
     """Blocks that each of the next `steps` steps takes."""
-    if step.tick:
-        due = step.group.due
-        at = (step.group.ticks + 1) % len(due)
-        ring = due[at:] + due[:at]
-        needs = (ring * (steps // len(due) + 1))[:steps]
-    else:
-        needs = [0] * steps
+    needs = step.group.due_ahead(1, steps) if step.tick else [0] * steps
     size = step.pool.block_size
     for seq, n in chunks:
         held = len(seq.table)
@@ -120,3 +130,14 @@ def _needs(step: StepBuilder, chunks: list[tuple[Sequence, int]], steps: int) ->
                 needs[ahead - 1] += short
                 held += short
     return needs
+
+
+def _names(step: StepBuilder, chunks: list[tuple[Sequence, int]], steps: int) -> list[int]:
+    """Blocks that fill up in each of the next `steps` steps."""
+    size = step.pool.block_size
+    named = [step.group.filling(ahead) if step.tick else 0 for ahead in range(1, steps + 1)]
+    for seq, n in chunks:
+        for ahead in range(1, steps + 1):
+            computed = seq.computed + n * ahead
+            named[ahead - 1] += (computed + n) // size - computed // size
+    return named

@@ -24,11 +24,11 @@ from traces.records import (
     STEP_COLUMNS,
     Records,
 )
-from traces.trace import Ints
+from traces.trace import PS_PER_S, Ints
 
 _LEAP = (
     "start", "first", "growth", "steps", "prefill_tokens", "chunks", "decodes", "area2",
-    "decode_context", "table", "free_blocks", "admitted", "preempted", "finished", "tick",
+    "decode_context", "host", "free_blocks", "admitted", "preempted", "finished", "tick",
     "unused", "idle_held",
 )  # fmt: skip
 _HEAD = slice(Answer.TOKENS.value, Answer.BATCH.value + 1)
@@ -47,12 +47,16 @@ class ReplicaLog:
         self.leaps = array("q")
         self.grown = array("i")
         """Blocks taken in the further steps of each leap, one after the other."""
+        self.extra = array("q")
+        """What these steps took beyond the arithmetic series; empty where blocks cost nothing."""
         self.queued = array("q")
         """When sequences arrived in the queue."""
         self.withdrawn = array("q")
         """When sequences left the queue without being scheduled."""
         self.unfed = 0
         """Evictions in steps that fed nobody, and so have no row: the next row counts them."""
+        self.fragmented = 0
+        """Picoseconds that a head waited though the blocks sufficed in sum."""
         self.needless = 0
         """Evictions after which the victim's blocks would still have been free."""
 
@@ -76,21 +80,24 @@ class ReplicaLog:
         self,
         leap: Leap,
         shape: StepShape,
+        host: int,
         known: tuple[int, int, int, int, int],
         admitted: int,
         finished: int,
     ) -> None:
         """A leap is over."""
-        prefill, chunks, decodes, area2, _, context, table, _ = shape
+        prefill, chunks, decodes, area2, _, context, _, _, _, _ = shape
         free, preempted, tick, unused, idle = known
         self.leaps.extend(
             (
                 leap.start, leap.first, leap.growth, leap.steps, prefill, chunks, decodes, area2,
-                context, table, free, admitted, preempted, finished, tick, unused, idle,
+                context, host, free, admitted, preempted, finished, tick, unused, idle,
             )
         )  # fmt: skip
         if leap.steps > 1:
             self.grown.extend(leap.grown)
+            if leap.extra is not None:
+                self.extra.extend(leap.extra)
 
     def _count_needless(self, step: StepBuilder) -> None:
         free = step.pool.free
@@ -99,8 +106,8 @@ class ReplicaLog:
                 self.needless += 1
                 free -= held
 
-    def unroll(self, host: tuple[int, int, int], outside: Outside | None) -> dict[str, Ints]:
-        """One row a step; `host` is (t0, tS, tB)."""
+    def unroll(self, outside: Outside | None) -> dict[str, Ints]:
+        """One row a step."""
         table = np.array(self.leaps, dtype=np.int64).reshape(-1, len(_LEAP))
         leap = dict(zip(_LEAP, table.T, strict=True))
         steps = leap["steps"]
@@ -115,11 +122,12 @@ class ReplicaLog:
         grown[nth > 0] = np.array(self.grown, dtype=np.int64)
         running_sum = np.cumsum(grown)
         grown = running_sum - np.repeat(running_sum[first] if total else running_sum, steps)
-        t0, per_sequence, per_block = host
-        duration = per_step("first") + per_step("growth") * nth + per_block * grown
+        extra = np.zeros(total, dtype=np.int64)
+        if self.extra:
+            extra[nth > 0] = np.array(self.extra, dtype=np.int64)
+        duration = per_step("first") + per_step("growth") * nth + extra
         before = np.cumsum(duration) - duration
         start = per_step("start") + before - np.repeat(before[first] if total else before, steps)
-        sequences = per_step("chunks") + per_step("decodes")
         fed = per_step("prefill_tokens") + per_step("decodes")
         last = nth == np.repeat(steps, steps) - 1
         tick = per_step("tick")
@@ -134,7 +142,7 @@ class ReplicaLog:
             "replica": np.full(total, self.replica, dtype=np.int64),
             "start": start,
             "duration": duration,
-            "host": t0 + per_sequence * sequences + per_block * (per_step("table") + grown),
+            "host": per_step("host") + extra,
             "prefill_tokens": per_step("prefill_tokens"),
             "chunks": per_step("chunks"),
             "decodes": per_step("decodes"),
@@ -210,12 +218,11 @@ def collect(
     requests: RequestLog,
     logs: list[ReplicaLog],
     steps: list[StepBuilder],
-    host: tuple[int, int, int],
     outside: Outside | None,
     about: dict[str, Any],
 ) -> Records:
     """Join the columns of all replicas into `Records`."""
-    parts = [log.unroll(host, outside) for log in logs]
+    parts = [log.unroll(outside) for log in logs]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     weight = columns["duration"].astype(np.float64)
     pools = np.array([step.pool.blocks for step in steps], dtype=np.int64)
@@ -227,6 +234,8 @@ def collect(
         "waste_share": float((unused * weight).sum()) / allocated if allocated else 0.0,
         "idle_held_share": float((idle * weight).sum()) / allocated if allocated else 0.0,
         "needless_evictions": sum(log.needless for log in logs),
+        "fragmented_wait_s": sum(log.fragmented for log in logs) / PS_PER_S,
+        "swaps": sum(step.swaps for step in steps),
     }
     return Records(
         requests=requests.frame(),

@@ -76,6 +76,7 @@ class Replica:
         self._asleep: Leap | None = None
         """The leap in progress; None while idle."""
         self._shape = StepShape()
+        self._host = 0
         self._known = (0, 0, 0, 0, 0)
         self._wake: Wake | None = None
         """What it sleeps for."""
@@ -185,7 +186,7 @@ class Replica:
             leap = self._plan(now, shape, done.duration)
             if leap.end(1) > self._horizon:
                 return
-            self._shape, self._known = shape, log.scheduled(step)
+            self._shape, self._host, self._known = shape, done.host, log.scheduled(step)
             self._asleep = leap
             self._wake = wake = Wake(env, STEP_ENDS + self.index, leap.end(leap.steps) - now)
             yield wake
@@ -206,7 +207,9 @@ class Replica:
         """The steps of `leap` have passed; those who ended with them."""
         step = self.step
         finished = step.apply(leap.steps, leap.end(1), leap.end(leap.steps))
-        self.log.stepped(leap, self._shape, self._known, len(step.admitted), len(finished))
+        self.log.stepped(
+            leap, self._shape, self._host, self._known, len(step.admitted), len(finished)
+        )
         return finished
 
     def _schedule(self, now: int) -> StepShape:
@@ -214,10 +217,15 @@ class Replica:
         step = self.step
         for seq, answer in self._heads:
             seq.waits[answer.value] += now - step.now
+        if step.fragmented:
+            self.log.fragmented += now - step.now
         step.open(now, self._outlook.more)
         self._steps += 1
         try:
-            self._stable = self.policy.schedule(step)
+            if step.recompute_alone():
+                self._stable = None
+            else:
+                self._stable = self.policy.schedule(step)
         except LawBroken as error:
             raise self._broken(str(error)) from None
         except Exception as error:  # whatever a stranger's code raises
@@ -272,12 +280,9 @@ class Replica:
                 until = upcoming
         if queued and self._engine.prefix_cache and self._head_may_hit():
             return Leap(now, duration, 0, 1, NOTHING)
-        squares = step.chunk_squares() if shape.chunks else 0
-        growth = prices.growth(shape, squares)
-        leap = plan(step, now, duration, growth, prices.tB, self._most, until)
+        leap = plan(step, shape, now, duration, prices, self._most, until)
         if leap.steps > 1 and leap.end(leap.steps) > self._horizon:
-            leap.steps -= 1
-            del leap.grown[leap.steps - 1 :]
+            cut(leap, leap.steps - 1)
         return leap
 
     def _matters(self, seq: Sequence, head: Sequence | None) -> bool:

@@ -8,9 +8,10 @@ picoseconds, runs until everybody is done (or to the horizon), checks the laws, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from calibration.step_time import Executor, StepTime
+from calibration.step_time import Executor, Predicted
 from policies.base import Policy
 from simulator.checks import check
 from simulator.clients import Clients, RetrySettings
@@ -25,10 +26,25 @@ from simulator.sequence import Sequence
 from simulator.world import World
 from traces.records import Records
 from traces.seeds import stream
-from traces.trace import Trace
+from traces.trace import PS_PER_S, Trace
 
 Progress = Callable[[int, int], None]
 """Called now and then with (requests ended, requests in the trace)."""
+
+
+def _with_swap(executor: Executor, engine: Engine) -> Executor:
+    """Swapping costs what the engine's bandwidth says, where the profile does not know."""
+    if not engine.swap_tokens:
+        return executor
+    if not isinstance(executor, Predicted):
+        raise ValueError(
+            f"engine.swap_tokens = {engine.swap_tokens}: really executed steps do not swap; "
+            'expected executor.kind = "predicted"'
+        )
+    prices = executor.step_time
+    if prices.tM:
+        return executor
+    return Predicted(replace(prices, tM=round(PS_PER_S / engine.swap_bandwidth)))
 
 
 def simulate(
@@ -57,6 +73,12 @@ def simulate(
     door.check()
     retry.check(door, fleet)
     fleet.check(door)
+    executor = _with_swap(executor, engine)
+    if engine.contiguous and not getattr(policy, "reserves", False):
+        raise ValueError(
+            "engine.contiguous = true contradicts a policy that grows block by block: expected "
+            'policy.reserve_max = true, or policy.kind = "static"'
+        )
     env = Clock()
     clients = Clients(trace, retry, seed)
     entrance = Door(engine, policy, door)
@@ -87,7 +109,6 @@ def simulate(
             log.left(seq, server.index, -1, "")
     for seq in world.unfinished():
         log.left(seq, -1, -1, "")
-    prices: StepTime | None = getattr(executor, "step_time", None)
     facts = {
         "policy": type(policy).__name__,
         "seed": seed,
@@ -103,7 +124,6 @@ def simulate(
         log,
         [server.log for server in servers],
         [server.step for server in servers],
-        (prices.t0, prices.tS, prices.tB) if prices else (0, 0, 0),
         outside,
         facts | (about or {}),
     )

@@ -24,8 +24,8 @@ class Sequence:
         "declared", "ended", "entered", "evicted_step", "fed", "first_scheduled", "first_token",
         "goal", "group", "high_water", "hit", "hold", "index", "joined", "lane", "last_token",
         "output", "passed_over", "peak", "place", "preemptions", "priority", "prompt", "queued_at",
-        "recomputed", "replica", "resumed_hit", "retries", "session", "spell", "stalled", "table",
-        "tenant", "waited", "waits",
+        "recomputed", "replica", "resumed_hit", "retries", "session", "spell", "stalled", "swapped",
+        "table", "tenant", "waited", "waits",
     )  # fmt: skip
 
     def __init__(self, request: Request, declared: int, goal: int, lane: str) -> None:
@@ -44,6 +44,8 @@ class Sequence:
         self.lane = lane
         self.table: list[int] = []
         """Physical block ids in logical order."""
+        self.swapped = 0
+        """Blocks of its KV that lie on the host."""
         self.hold = 0
         """Token slots reserved at admission; 0 = on demand."""
         self._computed = 0

@@ -44,6 +44,8 @@ class StepBuilder(Batch):
         self.refused: dict[str, Answer] = {}
         """Answer to the first sequence of each lane that was not admitted."""
         self.evictions_in_a_row = 0
+        self.fragmented = False
+        """Somebody was refused though the blocks suffice in sum: they lie in pieces."""
         self._budget = policy.token_budget
         self._max_model_len = max_model_len
         self._reserve = int(engine.reserve * engine.blocks)
@@ -107,7 +109,8 @@ class StepBuilder(Batch):
             if total >= enough or not seats:
                 break
             hits = self._hits(seq)
-            amount = self._amount(seq, len(hits) * self._block_size, most)
+            cached = seq._computed + len(hits) * self._block_size
+            amount = self._amount(seq, cached, most)
             if not self._room(seq, hits, min(amount, enough - total), 0):
                 break
             total += amount
@@ -211,7 +214,8 @@ class StepBuilder(Batch):
         self.running.remove(seq)
         self.preempted.append((seq, seq._computed, seq.known, len(seq.table)))
         self._free(seq)
-        seq._computed = 0
+        if not self._swap_out(seq):
+            seq._computed = 0
         seq.hold = 0
         seq.preemptions += 1
         seq.evicted_step = self.number
@@ -251,6 +255,7 @@ class StepBuilder(Batch):
         self.preempted = []
         self.refused = {}
         self.floor = 0
+        self.fragmented = False
         self._members_fed = 0
         self._scarce = False
         self._walk = self._starved = None
@@ -267,12 +272,16 @@ class StepBuilder(Batch):
         self.tick = group.size > 0 and (self.group.fed or self._members_fed > 0)
         p = f = area2 = reach = 0
         d, context, table = (group.size, group.context, group.table) if self.tick else (0, 0, 0)
+        named = group.filling(0) if self.tick and self._engine.prefix_cache else 0
         completes = False
         for seq, amount in self.fed.items():
             if seq.group is not None:
                 continue
             computed = seq._computed
             table += len(seq.table)
+            if group.eager:
+                size = self._block_size
+                named += (computed + amount) // size - computed // size
             if computed + amount == seq.prompt + seq._produced:
                 completes = True
             if amount > 1:
@@ -283,8 +292,9 @@ class StepBuilder(Batch):
             else:
                 d += 1
                 context += computed
-        self.steady = whole and not (completes or self.admitted or self.preempted)
-        return StepShape(p, f, d, area2, reach, context, table, 0)
+        self.steady = whole and not (completes or self.admitted or self.preempted or self.moved)
+        turned, self._turned = self.pool.turned - self._turned, self.pool.turned
+        return StepShape(p, f, d, area2, reach, context, table, self.moved, turned, named)
 
     # Inside
 
@@ -424,7 +434,7 @@ class StepBuilder(Batch):
         if len(self.running) >= self._engine.max_running:
             return Answer.SEATS
         hits = self._hits(seq)
-        cached = len(hits) * self._block_size
+        cached = seq._computed + len(hits) * self._block_size
         amount = self._amount(seq, cached, most)
         if amount > left:
             if whole:
@@ -442,6 +452,8 @@ class StepBuilder(Batch):
                 seq.resumed_hit += cached
             else:
                 seq.hit = cached
+        if seq.swapped:
+            self._swap_in(seq)
         seq.hold = hold
         slots = max(hold, cached + amount)
         seq.table += self.pool.take(-(-slots // self._block_size) - len(hits))
@@ -467,22 +479,58 @@ class StepBuilder(Batch):
             seq.stalled += stay
 
     def _hits(self, seq: Sequence) -> list[int]:
-        if not self._engine.prefix_cache:
+        if not self._engine.prefix_cache or seq.swapped:
             return []
         return self.pool.lookup(prefix(seq, self._block_size))
 
     def _amount(self, seq: Sequence, cached: int, most: int) -> int:
-        return min(seq.todo - cached, most, self._max_model_len - cached - 1)
+        return min(seq.known - cached, most, self._max_model_len - cached - 1)
 
     def _room(self, seq: Sequence, hits: list[int], amount: int, hold: int) -> Answer:
         """The admission gate (A6) and the reserve (A7)."""
-        slots = seq.known if self._engine.gate else len(hits) * self._block_size + amount
+        cached = seq._computed + len(hits) * self._block_size
+        slots = seq.known if self._engine.gate else cached + amount
         need = -(-max(slots, hold) // self._block_size) - len(hits) + self.pool.idle(hits)
         free = self.pool.free
         if need > free:
+            return Answer.BLOCKS
+        if self._engine.contiguous and not self.pool.fits(need):
+            self.fragmented = True
             return Answer.BLOCKS
         if self.running and need + self._reserve > free:
             self.floor = max(self.floor, need)
             return Answer.RESERVE
         self.floor = max(self.floor, need + self._reserve)
         return Answer.OK
+
+    # Ranks
+
+    def recompute_alone(self) -> bool:
+        """Under `rank_evict = "local"`: who lost its KV on one rank is recomputed first, and the
+        other ranks, who kept theirs, wait for it with everybody. False = nobody is."""
+        if self._engine.rank_evict == "global":
+            return False
+        for seq in self.chunks:
+            if seq.preemptions and seq._computed < seq.high_water:
+                return bool(self.feed(seq, self.tokens_left))
+        heads = [lane[0] for lane in self.queue.lanes.values() if lane]
+        return any(seq.preemptions and self.admit(seq) for seq in heads)
+
+    # Swapping
+
+    def _swap_out(self, seq: Sequence) -> bool:
+        """Keep the KV of a victim on the host, if there is room; else it is lost."""
+        blocks = -(-seq._computed // self._block_size)
+        if not 0 < blocks <= self.swap_free:
+            return False
+        seq.swapped = blocks
+        self.swap_free -= blocks
+        self.swaps += 1
+        self.moved += blocks * self._block_size * self._engine.kv_bytes_per_token
+        return True
+
+    def _swap_in(self, seq: Sequence) -> None:
+        """Its KV comes back into fresh blocks."""
+        self.swap_free += seq.swapped
+        self.moved += seq.swapped * self._block_size * self._engine.kv_bytes_per_token
+        seq.swapped = 0
