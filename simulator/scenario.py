@@ -235,6 +235,8 @@ class Scenario(Section):
     def run(self, *, leap: bool = True, on_progress: Progress | None = None) -> Records:
         """Build it and run it. Raises ValueError or OSError for what can never work."""
         profile = load_profile(self.profile_name)
+        steps = self.executor
+        measured = f"{steps.model} on {steps.device}" if steps.kind == "measured" else ""
         built = self.build()
         return simulate(
             *built,
@@ -244,10 +246,10 @@ class Scenario(Section):
             door=self.door,
             retry=self.retry,
             fleet=self.fleet,
-            outside=_outside(profile.grid()),
+            outside=None if measured else _outside(profile.grid()),
             about={
                 "policy": self.policy.kind,
-                "profile": profile.name,
+                "profile": f"{measured}, measured" if measured else profile.name,
                 "declared": declared_label(built.trace, self.trace.declared),
                 "scenario": self.resolved().tables(),
                 "version": version("batchlab"),

@@ -217,3 +217,4 @@ def test_steps_can_really_be_run(capsys: pytest.CaptureFixture[str]) -> None:
     summary = json.loads(printed(capsys, "simulate", "s.toml", *args, *small, "--format", "json"))
     assert summary["requests"]["finished"] == 3
     assert summary["steps"]["mean_s"] > 0
+    assert summary["profile"]["name"] == "tiny on cpu, measured"
