@@ -31,6 +31,7 @@ from simulator.run import Progress, simulate
 from simulator.sections import (
     EngineSettings,
     ExecutorSettings,
+    HostSettings,
     PolicySettings,
     Seconds,
     TraceSettings,
@@ -64,6 +65,7 @@ class Scenario(Section):
     trace: TraceSettings = TraceSettings()
     engine: EngineSettings = EngineSettings()
     executor: ExecutorSettings = ExecutorSettings()
+    host: HostSettings = HostSettings()
     policy: PolicySettings = PolicySettings()
     door: DoorSettings = DoorSettings()
     retry: RetrySettings = RetrySettings()
@@ -229,7 +231,7 @@ class Scenario(Section):
                 seed=self.seed,
             )
         else:
-            executor = Predicted(profile.step_time())
+            executor = Predicted(self.host.added_to(profile.step_time()))
         return Built(trace, policy, engine, executor)
 
     def run(self, *, leap: bool = True, on_progress: Progress | None = None) -> Records:

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
+from calibration.step_time import StepTime
 from simulator.policy_names import policy_class
 from simulator.settings_file import ScenarioError, Section
 from traces.settings import nearest
+from traces.trace import to_ps
 
 if TYPE_CHECKING:
     from policies.base import Policy
 
-_UNITS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def seconds(value: Any) -> Any:
@@ -32,6 +34,7 @@ def seconds(value: Any) -> Any:
 
 
 Seconds = Annotated[float, BeforeValidator(seconds)]
+HostTime = Annotated[Seconds, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[int, Field(ge=1)]
 
 
@@ -108,6 +111,32 @@ class EngineSettings(Section):
     rank_evict: Literal["global", "local"] = "global"
     """Who evicts when the smallest rank is full: all ranks together, or that rank alone, while
     the others keep their blocks and wait."""
+
+
+class HostSettings(Section):
+    """Host time of a step that the profile does not have: added to what it has."""
+
+    per_step: HostTime = 0.0
+    """For each step: scheduling, launching."""
+    per_sequence: HostTime = 0.0
+    """For each sequence fed."""
+    per_table_entry: HostTime = 0.0
+    """For each entry of the block tables of the sequences fed: grows as blocks get smaller."""
+    per_block: HostTime = 0.0
+    """For each block taken or returned."""
+    per_name: HostTime = 0.0
+    """For each block that gets an identity; with the prefix cache only."""
+
+    def added_to(self, prices: StepTime) -> StepTime:
+        """The step time with this host time in it."""
+        return dataclasses.replace(
+            prices,
+            t0=prices.t0 + to_ps(self.per_step),
+            tS=prices.tS + to_ps(self.per_sequence),
+            tB=prices.tB + to_ps(self.per_table_entry),
+            tT=prices.tT + to_ps(self.per_block),
+            tN=prices.tN + to_ps(self.per_name),
+        )
 
 
 class ExecutorSettings(Section):

@@ -19,7 +19,13 @@ from simulator.clients import RetrySettings
 from simulator.door import DoorSettings
 from simulator.fleet import Change, FleetSettings
 from simulator.scenario import Scenario
-from simulator.sections import EngineSettings, ExecutorSettings, PolicySettings, TraceSettings
+from simulator.sections import (
+    EngineSettings,
+    ExecutorSettings,
+    HostSettings,
+    PolicySettings,
+    TraceSettings,
+)
 from traces import arrivals, lengths, sessions
 from traces.presets import PRESETS
 from traces.synthesize import Workload
@@ -95,6 +101,7 @@ def page() -> str:
         parts += [f"## `[{name}]`\n", f"{doc(made)}\n", table(rows(made))]
     parts += ["### `changes`\n", f"{doc(Change)}\n", table(rows(Change))]
     parts += ["## `[executor]`\n", table(rows(ExecutorSettings))]
+    parts += ["## `[host]`\n", table(rows(HostSettings))]
     return "\n".join(parts)
 
 
