@@ -11,6 +11,7 @@ import typer
 
 from simulator.cli.options import FormatOption
 from simulator.cli.printing import Format, note, show
+from simulator.cli.trace_bench import import_bench
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from traces.trace import Trace
 
 app = typer.Typer(no_args_is_help=True, help="Look at traces, make and convert them.")
+app.command("import-bench")(import_bench)
 
 FileArgument = Annotated[Path, typer.Argument(help="A recorded trace, gzipped or not.")]
 OutputOption = Annotated[
