@@ -130,6 +130,7 @@ class Replica:
             if ended:
                 cut(leap, ended)
                 self._complete(leap)
+            self._asleep = None
         there = self.step.evacuate(now)
         for seq in there:
             self.executor.forget(seq.index)
@@ -184,11 +185,14 @@ class Replica:
             vain = 0
             done = executor.run(shape, step.rows)
             leap = self._plan(now, shape, done.duration)
-            if leap.end(1) > self._horizon:
+            end = now + done.duration
+            if end > self._horizon:
                 return
+            if leap.steps > 1:
+                end = leap.end(leap.steps)
             self._shape, self._host, self._known = shape, done.host, log.scheduled(step)
             self._asleep = leap
-            self._wake = wake = Wake(env, STEP_ENDS + self.index, leap.end(leap.steps) - now)
+            self._wake = wake = Wake(env, STEP_ENDS + self.index, end - now)
             yield wake
             if self._lost:
                 return
@@ -196,17 +200,17 @@ class Replica:
             now = env.now
             for index in done.stopped:
                 step.stop(index)
-            for seq in self._complete(leap):
+            for seq in self._complete(leap, now):
                 executor.forget(seq.index)
                 self._on_left(seq, self.index, seq.reason)
             if env.peek() == now:
                 # What is sent at this very instant is seen by the next schedule.
                 yield Wake(env, SCHEDULES + self.index, 0)
 
-    def _complete(self, leap: Leap) -> list[Sequence]:
+    def _complete(self, leap: Leap, now: int) -> list[Sequence]:
         """The steps of `leap` have passed; those who ended with them."""
         step = self.step
-        finished = step.apply(leap.steps, leap.end(1), leap.end(leap.steps))
+        finished = step.apply(leap.steps, leap.start + leap.first, now)
         self.log.stepped(
             leap, self._shape, self._host, self._known, len(step.admitted), len(finished)
         )
