@@ -129,7 +129,7 @@ class Replica:
             ended = running if leap.end(running) == now else running - 1
             if ended:
                 cut(leap, ended)
-                self._complete(leap)
+                self._complete(leap, leap.end(ended))
             self._asleep = None
         there = self.step.evacuate(now)
         for seq in there:
