@@ -122,15 +122,17 @@ class Replica:
         Returns those who were there, running ones first, in order.
         """
         self._lost = True
-        for seq, answer in self._heads:
-            seq.waits[answer.value] += now - self.step.now
         if (leap := self._asleep) is not None:
             running = leap.reach(now)
             ended = running if leap.end(running) == now else running - 1
             if ended:
                 cut(leap, ended)
-                self._complete(leap, leap.end(ended))
+                self._complete(leap, end := leap.end(ended))
+                if end < now:
+                    self._schedule(end)  # the step in progress had its blocks
             self._asleep = None
+        for seq, answer in self._heads:
+            seq.waits[answer.value] += now - self.step.now
         there = self.step.evacuate(now)
         for seq in there:
             self.executor.forget(seq.index)
