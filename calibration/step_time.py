@@ -19,6 +19,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 
@@ -211,9 +212,13 @@ class Predicted:
     step_time: StepTime
     ahead: bool = True
 
+    @cached_property
+    def _costs_host(self) -> bool:
+        return self.step_time.costs_host
+
     def run(self, shape: StepShape, rows: Callable[[], list[Row]]) -> Done:
         prices = self.step_time
-        return Done(prices.price(shape), (), prices.host(shape) if prices.costs_host else 0)
+        return Done(prices.price(shape), (), prices.host(shape) if self._costs_host else 0)
 
     def forget(self, request: int) -> None:
         pass

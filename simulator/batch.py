@@ -85,11 +85,6 @@ class Batch:
         extend(seq, block + 1, self._block_size)
         return seq.chain[block]
 
-    def chunk_squares(self) -> int:
-        """Σ q² over this step's chunks."""
-        group = self.group
-        return sum(n * n for seq, n in self.fed.items() if n > 1 and seq.group is not group)
-
     def rows(self) -> list[Row]:
         """What runs, in running order, for an executor that really runs it."""
         rows = []

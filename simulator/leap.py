@@ -81,7 +81,7 @@ def plan(
         chunks = [(seq, n) for seq, n in step.fed.items() if seq.group is None]
         for seq, n in chunks:
             most = min(most, (seq.todo - 1) // n)
-    growth = prices.growth(shape, step.chunk_squares() if chunks else 0)
+    growth = prices.growth(shape, step.squares)
     if most <= 1 or start + first >= until:
         return Leap(start, first, growth, 1, NOTHING)
     leap = Leap(start, first, growth, most, NOTHING)
@@ -97,7 +97,8 @@ def plan(
         leap.steps = fits + 1
     leap.grown = grown
     if prices.counts_blocks and leap.steps > 1:
-        named = _names(step, chunks, leap.steps - 1) if prices.tN else grown
+        naming = prices.tN and step.group.eager  # without a prefix cache nothing gets a name
+        named = _names(step, chunks, leap.steps - 1) if naming else [0] * len(grown)
         leap.extra = [
             prices.tB * all_grown
             + prices.tT * (now_grown - shape.turned)

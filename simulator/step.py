@@ -37,6 +37,8 @@ class StepBuilder(Batch):
         self.admitted: list[Sequence] = []
         self.preempted: list[tuple[Sequence, int, int, int]] = []
         """(sequence, computed, known, blocks held) in eviction order."""
+        self.squares = 0
+        """Σ q² over this step's chunks."""
         self.steady = False
         """After `close`: an equal step could follow."""
         self.floor = 0
@@ -270,7 +272,7 @@ class StepBuilder(Batch):
                 if seq.group is group and seq not in self.fed:
                     self._pause(seq)
         self.tick = group.size > 0 and (self.group.fed or self._members_fed > 0)
-        p = f = area2 = reach = 0
+        p = f = area2 = reach = self.squares = 0
         d, context, table = (group.size, group.context, group.table) if self.tick else (0, 0, 0)
         named = group.filling(0) if self.tick and self._engine.prefix_cache else 0
         completes = False
@@ -287,13 +289,16 @@ class StepBuilder(Batch):
             if amount > 1:
                 p += amount
                 f += 1
+                self.squares += amount * amount
                 area2 += amount * (2 * computed + amount)
                 reach += computed + amount
             else:
                 d += 1
                 context += computed
         self.steady = whole and not (completes or self.admitted or self.preempted or self.moved)
-        turned, self._turned = self.pool.turned - self._turned, self.pool.turned
+        turned = self.pool.turned - self._turned
+        if self.tokens:  # else the next step that runs pays for them
+            self._turned = self.pool.turned
         return StepShape(p, f, d, area2, reach, context, table, self.moved, turned, named)
 
     # Inside
@@ -397,6 +402,8 @@ class StepBuilder(Batch):
 
     def _chunks_last(self) -> bool:
         """Whether the chunks were admitted after every group member, and stand in order."""
+        if len(self.chunks) == 1:
+            return next(reversed(self.running)) in self.chunks
         for chunk, seq in zip(reversed(self.chunks), reversed(self.running), strict=False):
             if chunk is not seq:
                 return False
