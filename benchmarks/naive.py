@@ -12,7 +12,7 @@ import heapq
 from bisect import insort
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
 import pandas as pd
@@ -22,7 +22,7 @@ from policies.base import ALL, Answer, Policy, View
 from simulator.engine import Engine
 from traces.records import REQUEST_COLUMNS, STEP_COLUMNS, WAITS
 from traces.seeds import stream
-from traces.trace import Request, Trace
+from traces.trace import PS_PER_S, Request, Trace
 
 
 class NaiveSequence:
@@ -33,7 +33,7 @@ class NaiveSequence:
         "evicted_step", "fed_tokens", "finished", "first_scheduled", "fresh", "furthest", "hit",
         "index", "key", "known", "lane", "names", "now", "passed_over", "peak", "preemptions",
         "queued_at", "reason", "recomputed", "replica", "request", "resumed_hit", "runs", "slots",
-        "stalled", "token_times", "waited", "waits",
+        "stalled", "swapped", "token_times", "waited", "waits",
     )  # fmt: skip
 
     def __init__(self, request: Request, arrival: int, lane: str) -> None:
@@ -55,6 +55,8 @@ class NaiveSequence:
         """Tokens it is fed in the step under construction."""
         self.slots = 0
         """Tokens that its blocks can hold."""
+        self.swapped = 0
+        """Blocks of it that wait on the host."""
         self.cached = 0
         """Of its computed tokens, those that were hits."""
         self.waited = self.stalled = self.preemptions = self.passed_over = 0
@@ -109,6 +111,8 @@ class NaivePool:
         self.idle: OrderedDict[int, None] = OrderedDict()
         """Named blocks without a reference, in the order in which they were freed."""
         self.references = [0] * blocks
+        self.turned = 0
+        """Blocks ever given to sequences and ever given back."""
         self.name_of: dict[int, int] = {}
         self.named: dict[int, dict[int, None]] = {}
         """Copies of each name, oldest first."""
@@ -118,7 +122,11 @@ class NaivePool:
     def free(self) -> int:
         return len(self.nameless) + len(self.idle)
 
+    def fits(self, count: int) -> bool:
+        return count <= self.free
+
     def take(self, count: int) -> list[int]:
+        self.turned += count
         taken = []
         for _ in range(count):
             if self.nameless:
@@ -131,12 +139,14 @@ class NaivePool:
         return taken
 
     def share(self, blocks: list[int]) -> None:
+        self.turned += len(blocks)
         for block in blocks:
             if not self.references[block]:
                 del self.idle[block]
             self.references[block] += 1
 
     def release(self, blocks: list[int]) -> None:
+        self.turned += len(blocks)
         for block in reversed(blocks):
             self.references[block] -= 1
             if not self.references[block]:
@@ -168,6 +178,30 @@ class NaivePool:
             tokens = tuple(identity(seq, at) for at in range(first, first + self.block_size))
             seq.names.append(self._names.setdefault((parent, tokens), len(self._names)))
         return seq.names[:count]
+
+
+class OnePiecePool(NaivePool):
+    """A sequence's blocks lie side by side, in the first gap that is long enough."""
+
+    def fits(self, count: int) -> bool:
+        return count <= self.free and self._gap(count) is not None
+
+    def take(self, count: int) -> list[int]:
+        self.turned += count
+        first = self._gap(count)
+        assert first is not None
+        taken = list(range(first, first + count))
+        self.nameless = [block for block in self.nameless if block not in taken]
+        for block in taken:
+            self.references[block] = 1
+        return taken
+
+    def _gap(self, count: int) -> int | None:
+        free = set(self.nameless)
+        for first in range(len(self.references) - count + 1):
+            if all(block in free for block in range(first, first + count)):
+                return first
+        return None
 
 
 def identity(seq: NaiveSequence, position: int) -> tuple[int, int]:
@@ -213,7 +247,13 @@ class NaiveStep:
         self.policy = policy
         self.engine = engine
         self.max_model_len = max_model_len
-        self.pool = NaivePool(engine.blocks, engine.block_size)
+        pool = OnePiecePool if engine.contiguous else NaivePool
+        self.pool = pool(engine.blocks, engine.block_size)
+        self.turned = 0
+        """`pool.turned` as far as steps have paid for it."""
+        self.swap_free = engine.swap_tokens // engine.block_size
+        self.moved = 0
+        """Bytes between host and device since the last step that ran."""
         self.reserve = int(engine.reserve * engine.blocks)
         self.running: list[NaiveSequence] = []
         self.lanes: dict[str, NaiveQueue] = {}
@@ -341,7 +381,7 @@ class NaiveStep:
             return min(total, self.tokens_left)
         for seq in self.waiting(lane)[: self.seats_left]:
             hits = self._hits(seq)
-            tokens = min(seq.known - len(hits) * self.pool.block_size, most)
+            tokens = min(seq.known - self._cached(seq, hits), most)
             left = self.tokens_left - total
             if left <= 0 or not self._room(seq, hits, min(tokens, left), 0):
                 break
@@ -444,7 +484,7 @@ class NaiveStep:
             return Answer.SEATS
         hits = self._hits(seq)
         size = self.pool.block_size
-        cached = len(hits) * size
+        cached = self._cached(seq, hits)
         wish = min(seq.known - cached, most)
         tokens = min(wish, within, self.tokens_left)
         if whole and tokens < wish:
@@ -460,6 +500,10 @@ class NaiveStep:
         self.running.append(seq)
         seq.runs = True
         self.admitted.append(seq)
+        if seq.swapped:
+            self.swap_free += seq.swapped
+            self._move(seq.swapped)
+            seq.swapped = 0
         self.pool.share(hits)
         seq.block_ids = hits + self.pool.take(-(-max(cached + tokens, hold) // size) - len(hits))
         seq.slots = len(seq.block_ids) * size
@@ -471,7 +515,7 @@ class NaiveStep:
             seq.waits["behind"] = self.now - seq.arrival - sum(seq.waits.values())
         else:
             seq.stalled += self.now - seq.queued_at
-            seq.resumed_hit += cached
+            seq.resumed_hit += len(hits) * size
         seq.fresh = False
         seq.waited += self.now - seq.queued_at
         seq.admitted_at = self.now
@@ -479,15 +523,23 @@ class NaiveStep:
         return Answer.OK
 
     def _hits(self, seq: NaiveSequence) -> list[int]:
-        return self.pool.hits(seq) if self.engine.prefix_cache else []
+        return self.pool.hits(seq) if self.engine.prefix_cache and not seq.swapped else []
+
+    def _cached(self, seq: NaiveSequence, hits: list[int]) -> int:
+        """Tokens whose KV need not be computed: hits, or what waits on the host."""
+        return seq.computed + len(hits) * self.pool.block_size
+
+    def _move(self, blocks: int) -> None:
+        self.moved += blocks * self.pool.block_size * self.engine.kv_bytes_per_token
 
     def _room(self, seq: NaiveSequence, hits: list[int], tokens: int, hold: int) -> Answer:
         """The gate (rule A6) and the reserve (rule A7)."""
         size = self.pool.block_size
-        must_fit = max(seq.known if self.engine.gate else len(hits) * size + tokens, hold)
+        chunk = self._cached(seq, hits) + tokens
+        must_fit = max(seq.known if self.engine.gate else chunk, hold)
         on_free_list = sum(not self.pool.references[block] for block in hits)
         need = -(-must_fit // size) - len(hits) + on_free_list
-        if need > self.free_blocks:
+        if not self.pool.fits(need):
             return Answer.BLOCKS
         if self.running and need + self.reserve > self.free_blocks:
             return Answer.RESERVE
@@ -502,7 +554,13 @@ class NaiveStep:
             self.tokens -= mine.now
             mine.now = 0
         self.preempted.append(Eviction(mine, mine.computed, mine.known, mine.blocks))
+        kept, blocks = mine.computed, -(-mine.computed // self.pool.block_size)
         self._let_go(mine)
+        if 0 < blocks <= self.swap_free:
+            self.swap_free -= blocks
+            self._move(blocks)
+            mine.swapped = blocks
+            mine.computed = mine.cached = kept
         mine.preemptions += 1
         mine.evicted_step = self.number
         mine.queued_at = self.now
@@ -541,7 +599,15 @@ class NaiveStep:
                 area2 += tokens * (2 * computed + tokens)
                 reach += computed + tokens
             table += len(seq.block_ids)
-        return StepShape(prefill, chunks, decodes, area2, reach, context, table)
+        turned, self.turned = self.pool.turned - self.turned, self.pool.turned
+        moved, self.moved = self.moved, 0
+        size = self.pool.block_size
+        filled = 0
+        if self.engine.prefix_cache:
+            filled = sum((s.computed + s.now) // size - s.computed // size for s in self.fed)
+        return StepShape(
+            prefill, chunks, decodes, area2, reach, context, table, moved, turned, filled
+        )
 
     def refusals(self) -> dict[NaiveSequence, str]:
         """What the head of each lane waits for now. Those behind it wait for the head."""
@@ -611,6 +677,8 @@ def run(
 ) -> NaiveRun:
     """Run `trace` on one replica until all have ended, or until `horizon` (ps)."""
     max_model_len = min(engine.max_model_len, engine.blocks * engine.block_size)
+    if engine.swap_tokens and not step_time.tM:
+        step_time = replace(step_time, tM=round(PS_PER_S / engine.swap_bandwidth))
     step = NaiveStep(policy, engine, max_model_len, seed)
     requests = list(trace.requests())
     everyone: dict[int, NaiveSequence] = {}

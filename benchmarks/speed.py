@@ -91,7 +91,7 @@ def jobs(names: list[str], share: float) -> Iterable[Job]:
         profile = load_profile(PROFILE)
         engine = Engine(kv_tokens=profile.pool_tokens)
         about = f"one recorded hour of chat on {PROFILE}"
-        yield Job("azure", about, read_trace(AZURE), Chunked(), engine, profile.step_time)
+        yield Job("azure", about, read_trace(AZURE), Chunked(), engine, profile.step_time())
 
 
 def seconds(work: Callable[[], Any]) -> tuple[float, Any]:

@@ -18,6 +18,7 @@ from benchmarks import naive
 from calibration.step_time import Predicted, StepTime
 from policies import Chunked, Continuous, FairShare, FastLane, Policy, Static
 from policies.order import ORDERS
+from policies.settings import Settings
 from policies.victims import VICTIMS
 from simulator.engine import Engine
 from simulator.run import simulate
@@ -86,8 +87,11 @@ def contents(draw: st.DrawFn, row: int, tokens: int) -> tuple[Segment, ...]:
 
 
 @st.composite
-def policies(draw: st.DrawFn) -> Policy:
+def policies(draw: st.DrawFn) -> Settings:
+    reserve_max = draw(st.sampled_from((False, False, True)))
     common: dict[str, Any] = {
+        "reserve_max": reserve_max,
+        "demote": draw(st.sampled_from((0.0, 0.0, 0.4))),
         "order": draw(st.sampled_from(sorted(ORDERS))),
         "victim": draw(st.sampled_from(sorted(VICTIMS))),
         "reentry": draw(st.sampled_from(("head", "tail"))),
@@ -134,6 +138,9 @@ def step_times(draw: st.DrawFn) -> StepTime:
         t0=draw(st.sampled_from((100, 500, 1000))),
         tS=some(),
         tB=some(),
+        tM=draw(st.sampled_from((0, 3))),
+        tT=some(),
+        tN=some(),
         g=draw(st.sampled_from((((1,), (0,)), ((1, 8, 64), (10, 500, 4000))))),
         h=draw(st.sampled_from((((1,), (0,)), ((1, 4), (3, 50))))),
         p0=some(),
@@ -153,9 +160,16 @@ def cases(draw: st.DrawFn) -> Case:
     prefix_cache = draw(st.booleans())
     # From little more than one sequence needs to more than all need.
     tokens = draw(st.sampled_from((LONGEST, 2 * LONGEST, 3 * LONGEST, 8 * LONGEST, 100 * LONGEST)))
+    policy = draw(policies())
+    extra: dict[str, Any] = {}
+    if not prefix_cache and policy.reserves and draw(st.booleans()):
+        extra = {"contiguous": True}
+    elif draw(st.booleans()):
+        swap_tokens = draw(st.sampled_from((30, 10_000)))
+        extra = {"swap_tokens": swap_tokens, "kv_bytes_per_token": 5}
     return Case(
         trace=draw(traces(identified=prefix_cache)),
-        policy=draw(policies()),
+        policy=policy,
         engine=Engine(
             kv_tokens=max(tokens, block_size),
             block_size=block_size,
@@ -165,6 +179,7 @@ def cases(draw: st.DrawFn) -> Case:
             gate=draw(st.booleans()),
             prefix_cache=prefix_cache,
             output_cap=draw(st.sampled_from((None, None, 30))),
+            **extra,
         ),
         step_time=draw(step_times()),
         # Some orders and victims together never let anybody finish: the longer one ends that.
@@ -255,7 +270,7 @@ def test_a_first_look(block_size: int) -> None:
 
 
 @settings(
-    max_examples=300,
+    max_examples=120,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
