@@ -216,7 +216,7 @@ class Scenario(Section):
         engine = self.engine_limits(profile)
         policy = self.policy.build()
         trace = load_trace(self.trace, self.seed, engine.max_model_len)
-        _refuse_impossible(policy, engine, trace)
+        refuse_impossible(policy, engine, trace)
         _refuse_small_batches(policy, self.door, self.fleet)
         executor: Executor
         if self.executor.kind == "measured":
@@ -294,7 +294,7 @@ def parse_set(text: str) -> tuple[str, Any]:
     return key.strip(), parse_value(value)
 
 
-def _refuse_impossible(policy: Policy, engine: Engine, trace: Trace) -> None:
+def refuse_impossible(policy: Policy, engine: Engine, trace: Trace) -> None:
     """Raises `ScenarioError` for settings that can never work together (rule A4)."""
     budget = policy.token_budget
     if budget < engine.max_running:
@@ -302,7 +302,7 @@ def _refuse_impossible(policy: Policy, engine: Engine, trace: Trace) -> None:
             f"policy.token_budget = {budget}: smaller than engine.max_running = "
             f"{engine.max_running}, so that not all seats could decode in one step"
         )
-    if _prefills_whole(policy) and len(trace):
+    if prefills_whole(policy) and len(trace):
         runnable = trace.prompt[trace.prompt < engine.max_model_len]
         longest = int(runnable.max()) if len(runnable) else 0
         if longest > budget:
@@ -326,7 +326,8 @@ def _refuse_small_batches(policy: Policy, door: DoorSettings, fleet: FleetSettin
         )
 
 
-def _prefills_whole(policy: Policy) -> bool:
+def prefills_whole(policy: Policy) -> bool:
+    """Whether a prompt longer than the token budget can never run."""
     return isinstance(policy, Static | Continuous) or getattr(policy, "chunks", True) is False
 
 

@@ -10,7 +10,11 @@ import typer
 from typer.core import TyperGroup
 
 from simulator.cli import compare, demo, policy, profile, report, simulate, sweep, trace
+from simulator.cli.mock_server import mock_server
 from simulator.cli.printing import FAILED, INTERRUPTED, WRONG_INPUT, complain
+
+EXTRAS = {"torch": "calibrate", "httpx": "serve", "starlette": "serve", "uvicorn": "serve"}
+"""What is imported where it is needed, and the extra that it comes with."""
 
 
 class _Commands(TyperGroup):
@@ -57,6 +61,7 @@ app.command("report")(report.report)
 app.add_typer(trace.app, name="trace")
 app.add_typer(profile.app, name="profile")
 app.add_typer(policy.app, name="policy")
+app.command("mock-server")(mock_server)
 
 
 def main() -> None:
@@ -80,9 +85,10 @@ def run(args: list[str] | None = None) -> int:
         complain(_said(error))
         return FAILED if _broke_a_law(error) else WRONG_INPUT
     except ModuleNotFoundError as error:
-        if error.name != "torch":
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
             raise
-        complain("this needs torch: pip install 'batchlab[calibrate]'")
+        complain(f"this needs {error.name}: pip install 'batchlab[{extra}]'")
         return WRONG_INPUT
     except Exception as error:
         # click's own errors: typer ships its own copy of click, so there is no class to name.
