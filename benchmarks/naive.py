@@ -487,7 +487,7 @@ class NaiveStep:
         cached = self._cached(seq, hits)
         wish = min(seq.known - cached, most)
         tokens = min(wish, within, self.tokens_left)
-        if whole and tokens < wish:
+        if whole and tokens < wish <= self.policy.token_budget:
             return Answer.TOKENS if wish > self.tokens_left else Answer.LANE
         answer = self._room(seq, hits, tokens, hold)
         if not answer:

@@ -242,8 +242,9 @@ class Step(Protocol):
     ) -> Answer:
         """Start a waiting sequence with min(todo, most) tokens: seats, budget, gate, reserve.
 
-        What exceeds `within` or the budget is cut off, or refused if `whole`. `hold`: reserve
-        that many token slots at once. After a preemption in this step it answers BLOCKS.
+        What exceeds `within` or the budget is cut off, or refused if `whole` and it can fit a
+        step at all. `hold`: reserve that many token slots at once. After a preemption in this
+        step it answers BLOCKS.
         """
         ...
 

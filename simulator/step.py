@@ -444,7 +444,7 @@ class StepBuilder(Batch):
         cached = seq._computed + len(hits) * self._block_size
         amount = self._amount(seq, cached, most)
         if amount > left:
-            if whole:
+            if whole and amount <= self._budget:  # else, after a preemption, it never would fit
                 return Answer.LANE if amount <= self.tokens_left else Answer.TOKENS
             amount = left
         answer = self._room(seq, hits, amount, hold)
