@@ -30,7 +30,7 @@ class Chunked(Settings):
     long_prefill: int = 0
     """Tokens of one prompt a step at most, while others run or wait; 0 = no limit."""
     adaptive: bool = False
-    """Raise that limit to an equal share of the budget where it is larger."""
+    """Raise that limit, where there is one, to an equal share of the budget if that is larger."""
     chunks: bool = True
     """False: a prompt is prefilled whole, when it fits what is left of the budget."""
     partials: int = 0
@@ -70,13 +70,13 @@ class Chunked(Settings):
 
     def most(self, step: Step) -> int:
         """Prefill tokens a sequence may get in this step (rule A3)."""
-        if not (self.long_prefill or self.adaptive):
+        if not self.long_prefill:
             return ALL
         crowd = len(step.running) + len(step.waiting())
         if crowd <= 1:
             return ALL
         share = self.token_budget // crowd if self.adaptive else 0
-        return max(self.long_prefill, share) or ALL
+        return max(self.long_prefill, share)
 
     def schedule(self, step: Step) -> Stable | None:
         most = self.most(step)
@@ -96,7 +96,7 @@ class Chunked(Settings):
         )
         if self.patience and not answer:
             return self.make_way(step, answer)
-        return ALWAYS if self.long_prefill or self.adaptive or self.skips else BEHIND_HEAD
+        return ALWAYS if self.long_prefill or self.skips else BEHIND_HEAD
 
     def make_way(self, step: Step, answer: Answer) -> Stable:
         """Preempt somebody if the head waits for a seat or blocks, longer than `patience`."""
