@@ -83,7 +83,7 @@ from traces.trace import PS_PER_S
 
 SCHEMA = 1
 Bools = NDArray[np.bool_]
-By = Literal["lane", "tenant", "reason"]
+By = Literal["lane", "tenant", "reason", "replica"]
 CLASSES_SHOWN = 20
 
 
@@ -97,8 +97,9 @@ def summarize(
     """The content of summary.json, schema 1: plain dicts, lists, strings and numbers.
 
     `metrics` reports latencies in another tool's definitions (`reports.dialects`). `classes`
-    holds the same per class of the column `by`; by default of lanes, and of tenants, where there
-    are several. Raises ValueError for unknown `metrics`, or records that do not fit together.
+    holds the same per class of the column `by`; by default of lanes, tenants and replicas, where
+    there are several; per replica also what it did. Raises ValueError for unknown `metrics`, or
+    records that do not fit together.
     """
     if metrics not in METRICS:
         raise ValueError(f"metrics: {metrics!r}, expected one of {', '.join(METRICS)}")
@@ -131,6 +132,7 @@ def summarize(
                     **latency_summaries(run, metrics, chosen),
                     "preemptions": _preemptions(run, chosen),
                     "sla": attainment(run, sla, chosen) if sla else None,
+                    **(_replica(run, int(key)) if name == "replica" else {}),
                 }
                 for key, chosen in classes_of(run, name)
             }
@@ -183,11 +185,13 @@ def _in_lanes(run: Latencies, lanes: pd.Series[str]) -> Latencies:
 
 
 def classes_of(run: Latencies, name: str) -> Iterator[tuple[str, Bools]]:
-    """The classes of a string column, most requests first, with the rows of each that arrived."""
+    """The classes of a column with the rows of each that arrived: most requests first, replicas
+    by index."""
     values = run.records.requests[name].astype("category")
     codes, keys = values.cat.codes.to_numpy(), values.cat.categories
     sizes = np.bincount(codes[run.arrived], minlength=len(keys))
-    for code in sorted(range(len(keys)), key=lambda i: (-sizes[i], str(keys[i])))[:CLASSES_SHOWN]:
+    largest = sorted(range(len(keys)), key=lambda i: (-sizes[i], str(keys[i])))[:CLASSES_SHOWN]
+    for code in sorted(largest) if name == "replica" else largest:
         if sizes[code]:
             yield str(keys[code]), run.arrived & (codes == code)
 
@@ -196,7 +200,8 @@ def _split_by(run: Latencies, by: By | None) -> list[str]:
     if by is not None:
         return [by]
     requests = run.records.requests
-    return [name for name in ("lane", "tenant") if requests[name].nunique() > 1]
+    several = [name for name in ("lane", "tenant") if requests[name].nunique() > 1]
+    return [*several, "replica"] if run.replicas > 1 else several
 
 
 def _left(run: Latencies) -> NDArray[np.int64]:
@@ -299,6 +304,18 @@ def _prefix(run: Latencies) -> dict[str, Any]:
         "hit_share": _ratio(hit, queried),
         "resumed_hit_tokens": int(run.column("resumed_hit")[run.arrived].sum()),
     }
+
+
+def _replica(run: Latencies, replica: int) -> dict[str, Any]:
+    """What one replica did over the T_wall of the run; -1, no replica, did nothing."""
+    steps = run.records.steps
+    mine = replace(
+        run.records,
+        steps=steps[steps["replica"] == replica],
+        about=run.about | {"replicas": 1, "waste_share": None, "idle_held_share": None},
+    )
+    one = Latencies(mine)
+    return {"kv": _kv(one), "batch": _batch(one), "steps": _steps(one)}
 
 
 def _outside(run: Latencies) -> float | None:
