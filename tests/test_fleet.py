@@ -13,7 +13,7 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from serving import SECOND, Serve, ask, trace_of
+from serving import SECOND, Ask, Serve, ask, trace_of
 
 import simulator.run
 from benchmarks.workloads import WORKLOADS
@@ -243,16 +243,22 @@ TIMES = (
     StepTime(t0=PS_PER_S // 2, g=((1, 2), (PS_PER_S // 64, PS_PER_S // 32)), decode=(0, 0, 1001)),
 )
 times = st.integers(0, 40).map(lambda n: n / 2)
-asks = st.lists(
-    st.builds(
-        lambda prompt, output, at, priority, stream: ask(
-            prompt, output, at, priority=priority, tenant=priority,
-            content=(Segment(stream, 0, prompt),) if stream else (),
-        ),
-        st.integers(1, 70), st.integers(1, 40), times, st.integers(0, 2), st.integers(0, 2),
-    ),
-    min_size=1, max_size=25,
-)  # fmt: skip
+
+
+@st.composite
+def loads(draw) -> list[Ask]:
+    """Requests in order of arrival; some follow one before them, after a pause."""
+    count = draw(st.integers(1, 25))
+    found: list[Ask] = []
+    for index, at in enumerate(sorted(draw(times) for _ in range(count))):
+        prompt, who = draw(st.integers(1, 70)), draw(st.integers(0, 2))
+        after = draw(st.integers(0, index - 1)) if index and draw(st.integers(0, 5)) == 0 else -1
+        content = (Segment(draw(st.integers(0, 1)), 0, prompt),) if draw(st.booleans()) else ()
+        found.append(ask(prompt, draw(st.integers(1, 40)), at if after < 0 else draw(times) % 3,
+                         priority=who, tenant=who, after=after, content=content))  # fmt: skip
+    return found
+
+
 doors = st.builds(
     DoorSettings,
     max_in_flight=st.none() | st.integers(2, 6),
@@ -290,18 +296,20 @@ def fleets(draw) -> FleetSettings:
 
 @settings(max_examples=120, deadline=None)
 @given(
-    asks, doors, fleets(), st.integers(0, 2), st.sampled_from(POLICIES), st.sampled_from(TIMES),
-    st.sampled_from([160, 400]), st.booleans(), st.none() | st.integers(1, 30),
+    loads(), doors, fleets(), st.integers(0, 2), st.sampled_from(POLICIES), st.sampled_from(TIMES),
+    st.sampled_from([160, 400]), st.booleans(), st.sampled_from([0, 0, 64]),
+    st.none() | st.integers(1, 30),
 )  # fmt: skip
 def test_leaping_changes_nothing_and_everybody_ends_once(
-    asks, door, fleet, retries, policy, step_time, pool, cache, horizon
+    asks, door, fleet, retries, policy, step_time, pool, cache, swap, horizon
 ):
     """Requests, tokens, blocks and waits are conserved (checked after every run), whatever
     happens to replicas and at the door, with ties at every second."""
     retry = RetrySettings(count=retries if door.turns_away else 0, backoff=1, jitter=0.5)
     trace = trace_of(asks)
     engine = Engine(kv_tokens=pool, block_size=16, max_running=4, gate=not cache,
-                    prefix_cache=cache)  # fmt: skip
+                    prefix_cache=cache, swap_tokens=swap,
+                    kv_bytes_per_token=1000)  # fmt: skip
 
     def run(leap: bool) -> Records:
         return simulate(
