@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from policies.base import ALL, ALWAYS, Stable, Step, admit_in_order, feed_or_evict
+from policies.base import ALWAYS, Stable, Step, admit_in_order, feed_or_evict
 from policies.chunked import Chunked
 from traces.trace import Request
 
@@ -45,7 +45,9 @@ class FastLane(Chunked):
         feed_or_evict(step, self.evict, most=0)  # decodes of both lanes
         kept = min(step.tokens_left, int(self.share * self.token_budget))
         slow = min(step.wanted("slow", most), step.tokens_left - kept)
-        for lane, within in (("fast", step.tokens_left - slow), ("slow", ALL)):
-            feed_or_evict(step, self.evict, most, lane, within)
+        for lane, left in (("fast", slow), ("slow", 0)):
+            # What chunks in progress take of a lane's share, newcomers cannot take again.
+            feed_or_evict(step, self.evict, most, lane, step.tokens_left - left)
+            within = step.tokens_left - left
             admit_in_order(step, most, lane, within, reserve_max=self.reserve_max)
         return ALWAYS
