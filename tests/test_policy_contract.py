@@ -383,7 +383,7 @@ def test_the_command_names_the_law_and_fails(
     assert out.startswith("rules, scenario ample memory: policy Greedy, step 3 at ")
     assert "request 0 is fed twice in one step" in out
     assert "breaks 1 of the laws" in err
-    assert run(["policy", "check", f"{greedy}:patience=1"]) == 0
+    assert run(["policy", "check", "chunked:token_budget=64"]) == 0
 
 
 def test_a_run_is_stopped_with_one_line(greedy: str, capfd: pytest.CaptureFixture[str]) -> None:
