@@ -114,7 +114,7 @@ def measure(
     )
     limits = settings.limits or default_limits(settings, model)
     visits = list(plan(settings, limits))
-    header = _header(settings, model, dtype, limits)
+    header = header_of(settings, model, dtype, limits)
     done = _already_done(path, header, visits) if path.exists() else 0
     if done < len(visits):
         bench = Bench(settings, limits, visits)
@@ -212,7 +212,8 @@ def drift(path: Path, shape: StepShape) -> Drift:
     return Drift(float(change), float((high - low) / middle))
 
 
-def _header(settings: Measurement, model: ModelShape, dtype: str, limits: Limits) -> RawHeader:
+def header_of(settings: Measurement, model: ModelShape, dtype: str, limits: Limits) -> RawHeader:
+    """What a raw table of these settings states of itself."""
     cuda = settings.device == "cuda"
     if cuda:
         device = _gpu().name

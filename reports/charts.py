@@ -24,7 +24,16 @@ _POINTS = 240
 def latency_charts(runs: Mapping[str, Latencies], sla: Sla | None) -> list[Chart]:
     """TTFT and ITL by percentile: one line a run, the SLA as a level."""
     titles = {"ttft": "Time to first token (TTFT)", "itl": "Gap between tokens (ITL)"}
-    return [_percentile_chart(metric, title, runs, sla) for metric, title in titles.items()]
+    return [
+        percentile_chart(
+            metric,
+            title,
+            metric.upper(),
+            {name: run.distribution(metric) for name, run in runs.items()},
+            tuple(term for term in sla or () if term.metric == metric),
+        )
+        for metric, title in titles.items()
+    ]
 
 
 def time_charts(runs: Mapping[str, Latencies]) -> list[Chart]:
@@ -66,37 +75,36 @@ def slot_chart(runs: Mapping[str, Latencies], requests: int = 64) -> Chart:
     }  # fmt: skip
 
 
-def _percentile_chart(
-    metric: str, title: str, runs: Mapping[str, Latencies], sla: Sla | None
+def percentile_chart(
+    id: str, title: str, ylabel: str, known: Mapping[str, Distribution], sla: Sla | None = None
 ) -> Chart:
-    known = {name: run.distribution(metric) for name, run in runs.items()}
+    """Distributions of picoseconds over each other, by percentile; bounds of `sla` as levels."""
     count = max((one.count for one in known.values()), default=0)
     # Nines from 0 to as many as there are samples for, four at most.
     nines = np.linspace(0, min(max(np.log10(max(count, 2)), 1.0), 4.0), _POINTS)
     shares = (1 - 10.0**-nines) * 100
     series: list[Chart] = [
-        {"label": name or metric.upper(), "values": _by_percentile(one, shares), "colour": at,
-         "dash": at if len(runs) > 1 else 0}
+        {"label": name or ylabel, "values": _by_percentile(one, shares), "colour": at,
+         "dash": at if len(known) > 1 else 0}
         for at, (name, one) in enumerate(known.items())
         if one.count
     ]  # fmt: skip
     for term in sla or ():
-        if term.metric == metric:
-            level = [_short(term.bound_s)] * _POINTS
-            series.append({"label": f"SLA {term.statistic}", "values": level, "level": True})
+        level = [_short(term.bound_s)] * _POINTS
+        series.append({"label": f"SLA {term.statistic}", "values": level, "level": True})
     said = [
         f"{name + ': ' if name else ''}median {seconds(_s(one, 50))}, P99 {seconds(_s(one, 99))}"
         for name, one in known.items()
     ]
     return {
-        "id": metric,
+        "id": id,
         "title": title,
         "alt": f"{title} by percentile. {'; '.join(said)}.",
         "x": [float(f"{n:.4f}") for n in nines],
         "xkind": "nines",
         "xlabel": "percentile",
         "ykind": "seconds",
-        "ylabel": f"{metric.upper()} (log scale)",
+        "ylabel": f"{ylabel} (log scale)",
         "series": series,
     }
 

@@ -44,7 +44,7 @@ def run_page(
     """The page of one run; `summary` is that of `summarize`, `command` repeats the run."""
     runs = {"": run}
     split = {"TTFT": bands(run, "ttft"), "E2E": bands(run, "e2e")}
-    return _render(
+    return render(
         "run.html.j2",
         title=_title(summary),
         summary=summary,
@@ -76,7 +76,7 @@ def comparison_page(
         (title, [(row, best_of(summaries, row)) for row in rows if _known(summaries, row.path)])
         for title, rows in compared_rows(summaries)
     ]
-    return _render(
+    return render(
         "comparison.html.j2",
         title=f"{' against '.join(summaries)}" if len(summaries) == 2 else "Policies side by side",
         summaries=summaries,
@@ -118,7 +118,8 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def _render(template: str, **content: Any) -> str:
+def render(template: str, **content: Any) -> str:
+    """A page from a file of `templates`, with our style, script and filters."""
     return _environment().get_template(template).render(**content)
 
 

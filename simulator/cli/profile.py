@@ -13,9 +13,11 @@ from simulator.cli.printing import Format, note
 from simulator.cli.profile_import import app as importers
 from simulator.cli.profile_measure import measure
 from simulator.cli.profile_print import facts_of, percent, print_errors, print_rows
+from simulator.cli.profile_validate import validate
 
 app = typer.Typer(no_args_is_help=True, help="Cost curves: see, measure, fit and import them.")
 app.command("measure")(measure)
+app.command("validate")(validate)
 app.add_typer(importers, name="import")
 
 OutOption = Annotated[
