@@ -298,7 +298,9 @@ class Replica:
             return True
         key = self.policy.queue_key
         mine, theirs = key(seq), key(head)
-        return mine is not None and theirs is not None and mine < theirs
+        if mine is None or theirs is None:
+            return False
+        return (mine, seq.index) < (theirs, head.index)
 
     def _head_may_hit(self) -> bool:
         """Whether a running sequence computes the block that a refused head would hit next."""
