@@ -127,9 +127,7 @@ class Replica:
             ended = running if leap.end(running) == now else running - 1
             if ended:
                 cut(leap, ended)
-                self._complete(leap, end := leap.end(ended))
-                if end < now:
-                    self._schedule(end)  # the step in progress had its blocks
+                self._complete(leap, leap.end(ended))
             self._asleep = None
         for seq, answer in self._heads:
             seq.waits[answer.value] += now - self.step.now

@@ -234,6 +234,13 @@ class StepBuilder(Batch):
         self.now = now
         there = [*self.running, *self.queue]
         for seq in list(self.running):
+            if seq.group is not None:
+                self._pause(seq)
+            if not seq.hold:  # what the lost step took counts as never taken
+                kept = -(-seq._computed // self._block_size)
+                taken = seq.table[kept:]
+                del seq.table[kept:]
+                self.pool.release(taken)
             self.preempt(seq)
         for seq in there:
             self.withdraw(seq)
