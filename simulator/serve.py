@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
 import socket
 import time
@@ -426,7 +427,8 @@ def serve(
     try:
         listening = socket.create_server((host, port))
     except OSError as error:
-        raise ValueError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise ValueError(f"cannot listen on {host}:{port}: {why}") from None
 
     async def main() -> None:
         api = create(scenario, settings)

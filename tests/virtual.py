@@ -48,13 +48,23 @@ def virtually(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
+Messages = asyncio.Queue[tuple[float, dict[str, Any] | None]]
+"""What the app sent, and when it gets to the client."""
+
+
+async def _arrived(messages: Messages) -> dict[str, Any] | None:
+    at, message = await messages.get()
+    await asyncio.sleep(max(0.0, at - asyncio.get_running_loop().time()))
+    return message
+
+
 class _Body(httpx.AsyncByteStream):
-    def __init__(self, messages: asyncio.Queue[dict[str, Any] | None], app: asyncio.Task[None]):
+    def __init__(self, messages: Messages, app: asyncio.Task[None]) -> None:
         self._messages = messages
         self._app = app
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        while (message := await self._messages.get()) is not None:
+        while (message := await _arrived(self._messages)) is not None:
             if body := message.get("body", b""):
                 yield body
             if not message.get("more_body", False):
@@ -90,7 +100,8 @@ class InProcess(httpx.AsyncBaseTransport):
             "client": ("127.0.0.1", 1),
         }
         sent = False
-        messages: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        messages: Messages = asyncio.Queue()
+        now = asyncio.get_running_loop().time
 
         async def receive() -> dict[str, Any]:
             nonlocal sent
@@ -100,17 +111,16 @@ class InProcess(httpx.AsyncBaseTransport):
             return {"type": "http.request", "body": body, "more_body": False}
 
         async def send(message: dict[str, Any]) -> None:
-            await messages.put(message)
+            await messages.put((now() + self._latency_s / 2, message))
 
         async def call() -> None:
             try:
                 await self._app(scope, receive, send)
             finally:
-                await messages.put(None)
+                await messages.put((now() + self._latency_s / 2, None))
 
         task = asyncio.create_task(call())
-        start = await messages.get()
-        await asyncio.sleep(self._latency_s / 2)
+        start = await _arrived(messages)
         if start is None:
             await task
             raise httpx.RemoteProtocolError("Server disconnected without sending a response.")

@@ -1,4 +1,4 @@
-"""`batchlab profile measure`: time real steps on this machine's CPU or GPU."""
+"""`batchlab profile measure`: time real steps on this machine's CPU or GPU, or of a server."""
 
 from __future__ import annotations
 
@@ -7,11 +7,18 @@ from typing import Annotated
 
 import typer
 
-from .printing import note, progress
+from simulator.cli import profile_server as of_server
+from simulator.cli.options import FormatOption
+from simulator.cli.printing import Format, note, progress
 
 
 def measure(
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="cpu or cuda [default: cpu]; of a server what it runs on, such as h100-sxm."
+        ),
+    ] = None,
     model: Annotated[str, typer.Option(help="Whose shapes to run, with random weights.")] = "tiny",
     out: Annotated[
         Path | None,
@@ -27,16 +34,74 @@ def measure(
     clock: Annotated[
         str, typer.Option(help="On cpu: cpu (time of the one thread) or wall.")
     ] = "cpu",
-    passes: Annotated[int, typer.Option(min=1, help="Times each step of the grid is timed.")] = 4,
+    passes: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Times each step of the grid is timed [default: 4; of a server: 2]."
+        ),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A third of the grid, 2 passes.")] = False,
     eager: Annotated[bool, typer.Option("--eager", help="On cuda: capture no graphs.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of weights, random mixes and order.")] = 0,
+    server: of_server.ServerOption = None,
+    endpoint: of_server.EndpointOption = "completions",
+    api_key: of_server.KeyOption = "",
+    concurrency: of_server.ConcurrencyOption = 32,
+    longest: of_server.LongestOption = 4096,
+    token_budget: of_server.BudgetOption = None,
+    of: of_server.OfOption = None,
+    kv_tokens: of_server.PoolOption = None,
+    max_model_len: of_server.LengthOption = None,
+    max_requests: of_server.RequestsOption = 1200,
+    rest: of_server.RestOption = 0.2,
+    timeout: of_server.TimeoutOption = 60.0,
+    dry_run: of_server.DryOption = False,
+    format: FormatOption = Format.table,
 ) -> None:
     """Time decode, prefill and mixed steps of a real decoder over a grid; save the raw table.
 
     Stop it at any time: run again, it goes on where it stopped. `batchlab profile fit` makes the
-    table a profile.
+    table a profile. With --server the steps are those of a live OpenAI-compatible server,
+    measured from outside by what it answers; its load is bounded by --concurrency and
+    --max-requests.
     """
+    if server is None and dry_run:
+        raise ValueError("--dry-run: is for --server")
+    if server is not None:
+        from calibration.hardware import model_from
+        from calibration.server import ServerMeasurement
+
+        wanted = ServerMeasurement(
+            device=device or "server",
+            dtype=dtype or "unknown",
+            shape=model_from(of) if of else None,
+            concurrency=concurrency,
+            longest=longest,
+            token_budget=token_budget,
+            kv_tokens=kv_tokens,
+            max_model_len=max_model_len,
+            passes=passes or (1 if quick else 2),
+            max_requests=max_requests,
+            rest_s=rest,
+        )
+        if dry_run:
+            of_server.show_plan(wanted, format)
+            return
+        name = model.rpartition("/")[2]
+        of_server.measure_server(
+            of_server.Server(
+                url=server,
+                model=model,
+                endpoint=of_server.endpoint_of(endpoint),
+                key=api_key,
+                timeout_s=timeout,
+            ),
+            wanted,
+            out or Path(f"{device or 'server'}_{name}.raw.csv"),
+        )
+        return
+    device = device or "cpu"
+    passes = passes or 4
     from calibration.measure import Measurement, measure  # torch takes seconds to import
 
     path = out or Path(f"{device}_{model}.raw.csv")
