@@ -153,13 +153,8 @@ class StepTime:
 
     def host(self, shape: StepShape) -> int:
         """Picoseconds of the step that the host spends: all but transfers and the model."""
-        return (
-            self.t0
-            + self.tS * shape.sequences
-            + self.tB * shape.table
-            + self.tT * shape.turned
-            + self.tN * shape.named
-        )
+        _, f, d, _, _, _, table, _, turned, named = shape
+        return self.t0 + self.tS * (f + d) + self.tB * table + self.tT * turned + self.tN * named
 
     def price(self, shape: StepShape) -> int:
         """Picoseconds for one step. An empty shape still costs t0."""
@@ -218,7 +213,9 @@ class Predicted:
 
     def run(self, shape: StepShape, rows: Callable[[], list[Row]]) -> Done:
         prices = self.step_time
-        return Done(prices.price(shape), (), prices.host(shape) if self._costs_host else 0)
+        if self._costs_host:
+            return Done(prices.price(shape), (), prices.host(shape))
+        return Done(prices.price(shape))
 
     def forget(self, request: int) -> None:
         pass

@@ -337,7 +337,8 @@ def admit_in_order(
             return Answer.LANE
         hold = seq.prompt + seq.declared - 1 if reserve_max else 0
         answer = step.admit(seq, most, within=step.tokens_left - floor, whole=whole, hold=hold)
-        if answer or (answer in (Answer.BLOCKS, Answer.RESERVE) and seq.passed_over < skips):
+        if answer is Answer.OK:
             continue
-        return answer
+        if answer not in (Answer.BLOCKS, Answer.RESERVE) or seq.passed_over >= skips:
+            return answer
     return answer

@@ -42,7 +42,7 @@ class Batch:
         self.tick = False
         """The step advances the decode group."""
         self.stalls = array("q")
-        """Flat (request, end, gap) of every gap that is in no spell."""
+        """Flat (request, end, gap, queued, recompute) of every gap that is in no spell."""
         self.swap_free = engine.swap_tokens // engine.block_size
         """Blocks that fit on the host beside those that are there."""
         self.swaps = 0
@@ -110,13 +110,13 @@ class Batch:
         if len(self.queue.lanes) > 1:
             self.service.count(self.fed, self.group if self.tick else None, steps)
         else:
-            self.service.count_alone(self.tokens * steps)
+            self.service.alone += self.tokens * steps
         group = self.group
         done: list[Sequence] = []
         if self.tick:
             if group.fresh:
                 for seq in group.fresh:
-                    self.stalls.extend((seq.index, first_end, first_end - seq.last_token))
+                    self.stalls.extend((seq.index, first_end, first_end - seq.last_token, 0, 0))
                 group.fresh.clear()
             group.ticks += steps
             group.context += steps * group.size
@@ -136,9 +136,15 @@ class Batch:
             seq.fed += amount * steps
             if computed == seq.prompt + seq._produced:
                 if seq._produced:
-                    self.stalls.extend((seq.index, end, end - seq.last_token))
+                    queued = again = 0
+                    if seq.lost_at >= 0:
+                        queued = seq.stalled - seq.stalled_then
+                        again = end - seq.lost_at - queued
+                    self.stalls.extend((seq.index, end, end - seq.last_token, queued, again))
                 else:
                     seq.first_token = end
+                    seq.stalled_first = seq.stalled
+                seq.lost_at = -1
                 seq.last_token = end
                 seq._produced += 1
                 del chunks[seq]

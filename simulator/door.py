@@ -129,6 +129,12 @@ class Door:
         return seq, ""
 
     @property
+    def open(self) -> bool:
+        """Whether nobody is ever held, turned away, timed out or diverted."""
+        limits = self.settings
+        return not (limits.max_in_flight or limits.max_rate or limits.timeout or limits.divert)
+
+    @property
     def holds(self) -> bool:
         """Whether anybody is held outside."""
         return bool(self.outside or self.paced)

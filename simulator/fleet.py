@@ -184,6 +184,11 @@ class Fleet:
         return read if change is None else min(read, change)
 
     @property
+    def still(self) -> bool:
+        """Whether nothing happens to it by itself."""
+        return not self._changes and not self._refresh
+
+    @property
     def growing(self) -> bool:
         """Whether a replica is still to be added."""
         return any(what == "add" for _, what, _ in self._changes)

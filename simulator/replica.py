@@ -77,6 +77,7 @@ class Replica:
         """The leap in progress; None while idle."""
         self._shape = StepShape()
         self._host = 0
+        self._ranks_apart = engine.rank_evict == "local"
         self._known = (0, 0, 0, 0, 0)
         self._wake: Wake | None = None
         """What it sleeps for."""
@@ -226,7 +227,7 @@ class Replica:
         step.open(now, self._outlook.more)
         self._steps += 1
         try:
-            if step.recompute_alone():
+            if self._ranks_apart and step.recompute_alone():
                 self._stable = None
             else:
                 self._stable = self.policy.schedule(step)

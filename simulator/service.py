@@ -20,30 +20,28 @@ class Service:
         self._lanes = lanes
         self._runs = runs
         self._tokens: dict[str, int] = {}
-        self._alone = 0
-        """Service of the first lane while there was no other; not yet in `_tokens`."""
-        self._returning: list[str] = []
+        self.alone = 0
+        """Service of the first lane while there was no other: its batch adds to it."""
+        self.returning: list[str] = []
         """Lanes that had nobody waiting or running before an arrival since the last step."""
 
     def of(self, lane: str) -> int:
         """Tokens of service that `lane` has had."""
-        if self._alone:
+        if self.alone:
             first = next(iter(self._lanes))
-            self._tokens[first] = self._tokens.get(first, 0) + self._alone
-            self._alone = 0
+            self._tokens[first] = self._tokens.get(first, 0) + self.alone
+            self.alone = 0
         return self._tokens.get(lane, 0)
 
     def arrives(self, name: str, lane: Lane) -> None:
         """Somebody is about to queue in `lane`."""
         if len(self._lanes) > 1 and not lane and not self._runs(name):
-            self._returning.append(name)
+            self.returning.append(name)
 
     def begin(self) -> None:
-        """A step begins: lanes that came back are lifted."""
-        if not self._returning:
-            return
-        back = set(self._returning)
-        self._returning.clear()
+        """A step begins: lanes that came back (`returning`) are lifted."""
+        back = set(self.returning)
+        self.returning.clear()
         others = [
             self.of(name)
             for name, lane in self._lanes.items()
@@ -60,7 +58,3 @@ class Service:
         if group is not None:
             for lane, members in group.lanes.items():
                 self._tokens[lane] = self.of(lane) + members * steps
-
-    def count_alone(self, tokens: int) -> None:
-        """The only lane was fed `tokens`."""
-        self._alone += tokens

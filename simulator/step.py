@@ -190,7 +190,7 @@ class StepBuilder(Batch):
         if seq in self.running:
             raise LawBroken(f"request {seq.index} is admitted, but runs already")
         answer = self._admit(seq, most, min(within, self.tokens_left), whole, hold)
-        if not answer:
+        if answer is not Answer.OK:
             self.refused.setdefault(seq.lane, answer)
         return answer
 
@@ -220,6 +220,8 @@ class StepBuilder(Batch):
             seq._computed = 0
         seq.hold = 0
         seq.preemptions += 1
+        if seq.lost_at < 0:
+            seq.lost_at, seq.stalled_then = self.now, seq.stalled
         seq.evicted_step = self.number
         seq.queued_at = self.now
         self.queue.lane(seq.lane).come_back(seq)
@@ -253,7 +255,8 @@ class StepBuilder(Batch):
     def open(self, now: int, more_to_come: bool) -> None:
         """Begin a step at `now`."""
         self.evictions_in_a_row = self.evictions_in_a_row + 1 if self.preempted else 0
-        self.service.begin()
+        if self.service.returning:
+            self.service.begin()
         self.now = now
         self.more_to_come = more_to_come
         self.tokens = 0
@@ -455,7 +458,7 @@ class StepBuilder(Batch):
                 return Answer.LANE if amount <= self.tokens_left else Answer.TOKENS
             amount = left
         answer = self._room(seq, hits, amount, hold)
-        if not answer:
+        if answer is not Answer.OK:
             return answer
         self._take_seat(seq)
         if hits:
@@ -522,8 +525,6 @@ class StepBuilder(Batch):
     def recompute_alone(self) -> bool:
         """Under `rank_evict = "local"`: who lost its KV on one rank is recomputed first, and the
         other ranks, who kept theirs, wait for it with everybody. False = nobody is."""
-        if self._engine.rank_evict == "global":
-            return False
         for seq in self.chunks:
             if seq.preemptions and seq._computed < seq.high_water:
                 return bool(self.feed(seq, self.tokens_left))

@@ -93,7 +93,8 @@ class Waiting:
         return sum(map(len, self.lanes.values()))
 
     def __bool__(self) -> bool:
-        return any(self.lanes.values())
+        lane = self.only
+        return bool(lane._queue) if lane is not None else any(self.lanes.values())
 
     def __iter__(self) -> Iterator[Sequence]:
         if len(self.lanes) == 1:

@@ -44,6 +44,8 @@ class World:
         self._door = door
         self._ended = ended
         self._horizon = horizon
+        self._plain = False
+        """Nothing happens outside but that clients send requests."""
         self._alarm = FOREVER
         """When the next wake-up is set."""
         self._wake: Wake
@@ -51,6 +53,7 @@ class World:
     def start(self, fleet: Fleet) -> None:
         """Open the door, and start the replicas."""
         self.fleet = fleet
+        self._plain = self._door.open and fleet.still and not self._clients.retries
         self.act()
         for member in fleet.members:
             member.replica.start()
@@ -73,7 +76,9 @@ class World:
     def left(self, seq: Sequence, replica: int, reason: str) -> None:
         """`seq` ended on its replica, with the step that ends now."""
         self.fleet.left(seq)
-        self._end(seq, replica, self._env.now, reason)
+        followed = self._end(seq, replica, self._env.now, reason)
+        if self._plain and not followed:
+            return
         if self._door.outside:
             self._ring(self._env.now)
         self._look()
@@ -124,10 +129,11 @@ class World:
         elif not self._clients.try_again(seq.index, now):
             self._end(seq, -1, now, reason)
 
-    def _end(self, seq: Sequence, replica: int, now: int, reason: str) -> None:
+    def _end(self, seq: Sequence, replica: int, now: int, reason: str) -> bool:
+        """`seq` ended, in whatever way. Whether that makes a client send another request."""
         seq.ended = True
         self._ended(seq, replica, now, reason)
-        self._clients.ended(seq.index, now)
+        return self._clients.ended(seq.index, now)
 
     # What is due
 
@@ -180,6 +186,10 @@ class World:
         """Set the next wake-up, and tell the replicas when nothing is to come any more."""
         clients, door, fleet = self._clients, self._door, self.fleet
         upcoming = clients.next
+        if self._plain and upcoming is not None:
+            self.next = upcoming
+            self._ring(upcoming)
+            return
         moments = [fleet.next, door.deadline]
         if door.paced and door.pace is not None:
             moments.append(door.pace.next)
