@@ -30,10 +30,10 @@ class NaiveSequence:
 
     __slots__ = (
         "admitted_at", "arrival", "block_ids", "cached", "computed", "declared", "end",
-        "evicted_step", "fed_tokens", "finished", "first_scheduled", "fresh", "furthest", "hit",
-        "index", "key", "known", "lane", "names", "now", "passed_over", "peak", "preemptions",
-        "queued_at", "reason", "recomputed", "replica", "request", "resumed_hit", "runs", "slots",
-        "stalled", "swapped", "token_times", "waited", "waits",
+        "evicted_step", "fed_tokens", "finished", "first_scheduled", "first_stalled", "fresh",
+        "furthest", "hit", "index", "key", "known", "lane", "names", "now", "passed_over", "peak",
+        "preemptions", "queued_at", "reason", "recomputed", "replica", "request", "resumed_hit",
+        "runs", "slots", "stalled", "swapped", "token_times", "waited", "waits",
     )  # fmt: skip
 
     def __init__(self, request: Request, arrival: int, lane: str) -> None:
@@ -65,6 +65,8 @@ class NaiveSequence:
         self.fresh = True
         """Not scheduled yet."""
         self.runs = False
+        self.first_stalled = 0
+        """What it had been stalled by its first token."""
         self.furthest = self.fed_tokens = self.recomputed = self.peak = 0
         self.hit = self.resumed_hit = 0
         self.reason = ""
@@ -638,6 +640,8 @@ class NaiveStep:
             if last < seq.known:
                 continue
             seq.known += 1
+            if not seq.token_times:
+                seq.first_stalled = seq.stalled
             seq.token_times.append(now)
             sampled.append(seq)
             if seq.known == seq.end:
@@ -749,6 +753,7 @@ def run(
                 "start": clock,
                 "duration": next_schedule - clock,
                 "host": step_time.host(shape),
+                "interference": beyond_decodes(step_time, shape),
                 "prefill_tokens": shape.prefill_tokens,
                 "chunks": shape.chunks,
                 "decodes": shape.decodes,
@@ -784,6 +789,14 @@ def run(
         preemptions=preemptions,
         free_after=free_after,
     )
+
+
+def beyond_decodes(step_time: StepTime, shape: StepShape) -> int:
+    """What the step costs more than its decodes alone, with the same blocks."""
+    if not shape.decodes:
+        return 0
+    alone = shape._replace(prefill_tokens=0, chunks=0, area2=0, reach=0, moved=0)
+    return max(step_time.price(shape) - step_time.price(alone), 0)
 
 
 def enter(seq: NaiveSequence, engine: Engine) -> str:
@@ -825,6 +838,7 @@ def _request_row(seq: NaiveSequence) -> dict[str, Any]:
         "resumed_hit": seq.resumed_hit,
         "blocks_peak": seq.peak,
         "stalled": seq.stalled,
+        "stalled_first": seq.first_stalled,
         "retries": 0,
         **{f"wait_{name}": seq.waits[name] for name in WAITS},
     }

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from reports.gaps import column
 from reports.latencies import Latencies
-from traces.records import STEP_COLUMNS, WAITS, Records
+from traces.records import STEP_COLUMNS, Records
 from traces.trace import PS_PER_S
 
 _PS_PER_NS = 1000
@@ -22,7 +22,7 @@ _COUNTS = (
     "prompt", "output", "produced", "declared", "priority", "session", "preemptions",
     "computed", "recomputed", "hit", "resumed_hit", "blocks_peak", "retries",
 )  # fmt: skip
-_STEP_TIMES = ("start", "duration", "host")
+_STEP_TIMES = ("start", "duration", "host", "interference")
 
 
 def latencies(records: Records | Latencies) -> pd.DataFrame:
@@ -48,10 +48,13 @@ def requests_frame(records: Records | Latencies) -> pd.DataFrame:
     rows = run.records.requests
     named = {name: rows[name] for name in ("request", "replica", "tenant", "lane", "reason")}
     moments = {f"{name}_s": in_seconds(run.column(name)) for name in _MOMENTS}
-    parts = ("stalled", *(f"wait_{name}" for name in WAITS))
-    waits = {f"{name}_s": in_seconds(run.column(name)) for name in parts}
+    clocks = {f"wait_{name}_s": in_seconds(each) for name, each in run.clocks.waits().items()}
+    # `prefill_s` of the latencies is all of TTFT behind the queue: with what stalls there were.
+    names = {"prefill": "own_prefill_s", "decode": "own_decode_s"}
+    for name, each in run.clocks.of_requests.items():
+        clocks[names.get(name, f"{name}_s")] = in_seconds(each)
     counts = {name: rows[name] for name in _COUNTS}
-    return pd.DataFrame({**named, **moments, **latencies(run), **counts, **waits})
+    return pd.DataFrame({**named, **moments, **latencies(run), **counts, **clocks})
 
 
 def steps_frame(records: Records | Latencies) -> pd.DataFrame:

@@ -95,13 +95,19 @@ class Gaps:
         if chosen is not None:
             kept = chosen[self.spell_row]
             first, last, stall = first[kept], last[kept], stall[chosen[self.stall_row]]
+        seen = self._seen(first, last)
+        weights = np.concatenate([seen, np.ones(len(stall), dtype=np.int64)])
+        return Distribution(np.concatenate([self.gap, stall]), weights)
+
+    def weights(self) -> Ints:
+        """How many requests saw the gap of each tick."""
+        return self._seen(self.first, self.last)
+
+    def _seen(self, first: Ints, last: Ints) -> Ints:
         ticks = len(self.gap)
-        weights = np.ones(ticks + len(stall), dtype=np.int64)
-        weights[:ticks] = np.bincount(first, minlength=ticks)
-        weights[:ticks] -= np.bincount(last + 1, minlength=ticks + 1)[:ticks]
-        np.cumsum(weights[:ticks], out=weights[:ticks])
-        values = np.concatenate([self.gap, stall])
-        return Distribution(values, weights)
+        weights = np.bincount(first, minlength=ticks)
+        weights -= np.bincount(last + 1, minlength=ticks + 1)[:ticks]
+        return np.cumsum(weights, out=weights)
 
 
 def _rows_of(records: Records, request: Ints, table: str) -> Ints:

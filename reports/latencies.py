@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from reports.clocks import Clocks
 from reports.gaps import Gaps, column
 from reports.percentiles import Distribution
 from traces.records import Records
@@ -37,6 +38,10 @@ class Latencies:
     @cached_property
     def gaps(self) -> Gaps:
         return Gaps(self.records)
+
+    @cached_property
+    def clocks(self) -> Clocks:
+        return Clocks(self.records, self.gaps)
 
     @cached_property
     def arrived(self) -> Bools:

@@ -1,17 +1,21 @@
-"""Where the time went: TTFT and E2E split into their causes, for typical and for slow requests.
+"""Where the time went: TTFT, ITL and E2E split into their causes, for typical and slow ones.
 
-A *band* is a range of ranks by the metric: around the median, around P90, the slowest 1 %. Its
-parts are means over its requests, so they add up to its mean exactly.
+A *band* is a range of ranks by the metric: around P50, P90 and P99, and all beyond P99. Its parts
+are means over it, so they add up to its mean exactly. Causes are those of `reports.clocks`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from reports.clocks import weighted_means
 from reports.gaps import Ints
 from reports.latencies import Latencies
+from reports.units import share
 from traces.records import WAITS
 from traces.trace import PS_PER_S
 
@@ -25,23 +29,37 @@ CAUSES = {
     "behind": "waiting: behind the head of the queue",
     "boundary": "waiting: for the step to end",
     "door": "waiting: held at the door, or to be sent again",
-    "prefill": "prefill",
-    "stalled": "stalled after a preemption",
-    "service": "prefill and decode",
+    "prefill": "its own prefill",
+    "decode": "its own decode",
+    "others": "prefill of others in its decode steps",
+    "still": "standing still while others are fed",
+    "stalled": "back in the queue after a preemption",
+    "recompute": "recompute after a preemption",
 }
 """Every part and what it means, in the order in which it is shown."""
 
-BANDS = (("median", 0.45, 0.55), ("P90", 0.85, 0.95), ("slowest 1 %", 0.99, 1.0))
+BANDS = (
+    ("P50", 0.45, 0.55),
+    ("P90", 0.85, 0.95),
+    ("P99", 0.985, 0.995),
+    ("slowest 1 %", 0.99, 1.0),
+)
+METRICS = ("ttft", "itl", "e2e")
 
 
 @dataclass(frozen=True)
 class Band:
-    """Mean parts, in seconds, of the requests of a band."""
+    """Mean parts, in seconds, of the requests or gaps of a band."""
 
     name: str
-    requests: int
+    ranks: tuple[int, int]
+    """First and last, counted from 1."""
     parts: dict[str, float]
     """By the keys of `CAUSES`; parts that are nothing are left out."""
+
+    @property
+    def count(self) -> int:
+        return self.ranks[1] - self.ranks[0] + 1
 
     @property
     def total(self) -> float:
@@ -53,17 +71,25 @@ class Band:
 
 
 def bands(run: Latencies, metric: str) -> list[Band]:
-    """The bands of `ttft` or `e2e`; none where nobody has it."""
+    """The bands of `ttft`, `itl` or `e2e`; none where nobody has it."""
+    if metric == "itl":
+        gaps = run.clocks.gaps
+        return _bands(gaps.length, gaps.weight, gaps.parts)
     values: Ints = run.of(metric)
     rows = np.flatnonzero(values >= 0)
-    rows = rows[np.argsort(values[rows], kind="stable")]
-    found = []
-    for name, low, high in BANDS:
-        first = min(int(low * len(rows)), len(rows) - 1)
-        chosen = rows[first : max(round(high * len(rows)), first + 1)]
-        if len(chosen):
-            found.append(Band(name, len(chosen), _parts(run, metric, chosen)))
-    return found
+    parts = _of_requests(run, metric)
+    chosen = {name: each[rows] for name, each in parts.items()}
+    return _bands(values[rows], np.ones(len(rows), dtype=np.int64), chosen)
+
+
+def said(metric: str, split: list[Band]) -> str:
+    """What the P99 is made of, in a sentence; "" where there is nothing to say."""
+    band = next((band for band in split if band.name == "P99" and band.total), None)
+    if band is None:
+        return ""
+    cause = band.largest()
+    part = share(band.parts[cause] / band.total).replace(".0 %", " %")
+    return f"P99 {metric.upper()} is {part} {CAUSES[cause].replace(': ', ' – ')}."
 
 
 def main_wait(run: Latencies, rows: Ints) -> list[str]:
@@ -73,13 +99,37 @@ def main_wait(run: Latencies, rows: Ints) -> list[str]:
     return [WAITS[at] if waits[at, i] > 0 else "" for i, at in enumerate(longest.tolist())]
 
 
-def _parts(run: Latencies, metric: str, chosen: Ints) -> dict[str, float]:
-    columns = {name: run.column(f"wait_{name}")[chosen] for name in WAITS}
-    if metric == "ttft":
-        columns["prefill"] = run.ttft[chosen] - run.queue[chosen]
-    else:
-        columns["stalled"] = run.column("stalled")[chosen]
-        rest = run.e2e[chosen] - run.queue[chosen] - columns["stalled"]
-        columns["service"] = rest
-    means = {name: float(values.mean()) / PS_PER_S for name, values in columns.items()}
-    return {name: means[name] for name in CAUSES if means.get(name)}
+def _of_requests(run: Latencies, metric: str) -> dict[str, Ints]:
+    after = run.clocks.of_requests
+    if metric == "e2e":
+        return run.clocks.waits() | after
+    stalled = np.where(run.ttft >= 0, run.column("stalled_first"), 0)
+    return run.clocks.waits() | {"prefill": after["prefill"], "stalled": stalled}
+
+
+def _bands(length: Ints, weight: Ints, parts: Mapping[str, Ints]) -> list[Band]:
+    """Of values that count `weight` times each."""
+    seen = np.flatnonzero(weight > 0)
+    order = seen[np.argsort(length[seen], kind="stable")]
+    last = np.cumsum(weight[order])
+    count = int(last[-1]) if len(last) else 0
+    if not count:
+        return []
+    found = []
+    for name, low, high in BANDS:
+        first = min(int(low * count), count - 1)
+        ranks = first + 1, max(round(high * count), first + 1)
+        begin, end = np.searchsorted(last, ranks)
+        chosen = order[begin : end + 1]
+        inside = _overlap(last[begin : end + 1], weight[chosen], ranks)
+        means = weighted_means({key: each[chosen] for key, each in parts.items()}, inside)
+        shown = {key: means[key] / PS_PER_S for key in CAUSES if means.get(key)}
+        found.append(Band(name, ranks, shown))
+    return found
+
+
+def _overlap(last: Ints, weight: Ints, ranks: tuple[int, int]) -> NDArray[np.float64]:
+    """How many of each value's ranks lie within `ranks`."""
+    begin = np.maximum(last - weight + 1, ranks[0])
+    inside: NDArray[np.int64] = np.minimum(last, ranks[1]) - begin + 1
+    return inside.astype(np.float64)

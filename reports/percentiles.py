@@ -12,10 +12,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
-"""The statistics that a summary states of every latency."""
+STATISTICS = ("mean", "p50", "p90", "p95", "p99", "p999", "max")
+"""The statistics that a summary states of every latency; p999 is P99.9."""
 
 Numbers = NDArray[Any]
+
+
+def shown(statistic: str) -> str:
+    """A statistic as people write it: mean, P50, P99.9, max."""
+    return f"P{_percent(statistic):g}" if statistic[0] == "p" else statistic
+
+
+def _percent(statistic: str) -> float:
+    """p50 → 50.0, p999 → 99.9."""
+    return float(f"{statistic[1:3]}.{statistic[3:].lstrip('.')}")
 
 
 def nearest_rank(share: float | Fraction, count: int) -> int:
@@ -89,12 +99,12 @@ class Distribution:
         return float(self.ranks[at - 1] / self.count) if at else 0.0
 
     def statistic(self, name: str, *, linear: bool = False) -> float | None:
-        """`mean`, `max`, or `p` and a number."""
+        """`mean`, `max`, or `p` and the digits of a percentile."""
         if name == "mean":
             return self.mean()
         if name == "max":
             return float(self.values[-1]) if self.count else None
-        return self.percentile(float(name[1:]), linear=linear)
+        return self.percentile(_percent(name), linear=linear)
 
     def summary(self, *, unit: float = 1.0, linear: bool = False) -> dict[str, float | None]:
         """Every one of `STATISTICS`, divided by `unit`."""

@@ -22,7 +22,7 @@ from rich.text import Text
 from reports.dialects import LABELS
 from reports.findings import diverges, findings
 from reports.findings import value_at as value_at
-from reports.percentiles import STATISTICS
+from reports.percentiles import STATISTICS, shown
 from reports.timelines import Timeline
 from reports.units import NONE, number, seconds, share
 
@@ -49,6 +49,7 @@ COMPARED: tuple[tuple[str, tuple[Row, ...]], ...] = (
             Row("TTFT P99", ("ttft_s", "p99"), seconds, min),
             Row("ITL P50", ("itl_s", "p50"), seconds, min),
             Row("ITL P99", ("itl_s", "p99"), seconds, min),
+            Row("ITL P99.9", ("itl_s", "p999"), seconds, min),
             Row("ITL max", ("itl_s", "max"), seconds, min),
             Row("E2E P50", ("e2e_s", "p50"), seconds, min),
             Row("E2E P99", ("e2e_s", "p99"), seconds, min),
@@ -85,9 +86,7 @@ def run_table(summary: Summary, time: Timeline | None = None) -> RenderableType:
     )
     latencies.add_column("", no_wrap=True)
     for name in STATISTICS:
-        latencies.add_column(
-            name.upper() if name[0] == "p" else name, justify="right", no_wrap=True
-        )
+        latencies.add_column(shown(name), justify="right", no_wrap=True)
     for key, label in {**LABELS[summary["metrics"]], "queue_s": "queue"}.items():
         latencies.add_row(label, *(seconds(summary[key][name]) for name in STATISTICS))
     parts: list[RenderableType] = [latencies, _facts(summary)]

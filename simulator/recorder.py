@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from calibration.step_time import StepShape
+from calibration.step_time import StepShape, StepTime, interpolate
 from policies.base import Answer
 from simulator.leap import Leap
 from simulator.sequence import Sequence
@@ -106,8 +106,8 @@ class ReplicaLog:
                 self.needless += 1
                 free -= held
 
-    def unroll(self, outside: Outside | None) -> dict[str, Ints]:
-        """One row a step."""
+    def unroll(self, outside: Outside | None, prices: StepTime | None) -> dict[str, Ints]:
+        """One row a step. `prices`: what steps were priced with, None where they were measured."""
         table = np.array(self.leaps, dtype=np.int64).reshape(-1, len(_LEAP))
         leap = dict(zip(_LEAP, table.T, strict=True))
         steps = leap["steps"]
@@ -143,6 +143,7 @@ class ReplicaLog:
             "start": start,
             "duration": duration,
             "host": per_step("host") + extra,
+            "interference": np.zeros(total, dtype=np.int64),
             "prefill_tokens": per_step("prefill_tokens"),
             "chunks": per_step("chunks"),
             "decodes": per_step("decodes"),
@@ -158,11 +159,34 @@ class ReplicaLog:
             "unused": per_step("unused") + self.block_size * grown - fed * nth,
             "idle_held": per_step("idle_held"),
         }
+        if prices is not None:
+            first, growth = _beyond_decodes(leap, prices)
+            beyond = np.repeat(first, steps) + np.repeat(growth, steps) * nth
+            out["interference"] = np.maximum(beyond, 0)
         if outside is not None:
             # A chunk's 2A grows by 2q² a step; q² is at most P² where there is one chunk.
             area2 = per_step("area2") + 2 * nth * per_step("prefill_tokens") ** 2
             out["outside"] = outside({**out, "area2": area2})
         return out
+
+
+def _beyond_decodes(leap: dict[str, Ints], prices: StepTime) -> tuple[Ints, Ints]:
+    """What the first step of each leap takes beyond its decodes alone, and each next one more.
+
+    Host work per block counts as the decodes' own, whoever's the blocks are.
+    """
+    decodes, context = leap["decodes"], leap["decode_context"]
+    sizes, at = np.unique(decodes, return_inverse=True)
+    model = [
+        interpolate(prices.g, prices.pad(size)) + interpolate(prices.h, size)
+        for size in sizes.tolist()
+    ]
+    fixed, per_sequence, per_token = prices.decode
+    alone = leap["host"] - prices.tS * leap["chunks"] + np.array(model, dtype=np.int64)[at]
+    alone += fixed + per_sequence * decodes + per_token * context
+    decoding = decodes > 0
+    first = np.where(decoding, leap["first"] - alone, 0)
+    return first, np.where(decoding, leap["growth"] - per_token * decodes, 0)
 
 
 class RequestLog:
@@ -188,7 +212,7 @@ class RequestLog:
                 seq.index, replica, seq.arrival, seq.first_scheduled, seq.first_token,
                 seq.last_token, now, seq.prompt, seq.output, seq._produced, seq.declared,
                 seq.priority, seq.session, seq.preemptions, seq.fed, seq.recomputed, seq.hit,
-                seq.resumed_hit, seq.peak, seq.stalled, seq.retries,
+                seq.resumed_hit, seq.peak, seq.stalled, seq.stalled_first, seq.retries,
                 *head, queued - sum(head) - boundary - door, boundary, door,
             )
         )  # fmt: skip
@@ -219,10 +243,11 @@ def collect(
     logs: list[ReplicaLog],
     steps: list[StepBuilder],
     outside: Outside | None,
+    prices: StepTime | None,
     about: dict[str, Any],
 ) -> Records:
     """Join the columns of all replicas into `Records`."""
-    parts = [log.unroll(outside) for log in logs]
+    parts = [log.unroll(outside, prices) for log in logs]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     weight = columns["duration"].astype(np.float64)
     pools = np.array([step.pool.blocks for step in steps], dtype=np.int64)
@@ -241,17 +266,14 @@ def collect(
         requests=requests.frame(),
         steps=pd.DataFrame({name: columns[name] for name in STEP_COLUMNS}),
         spells=_flat(SPELL_COLUMNS, [step.group.spells for step in steps], replica_at=1),
-        stalls=_flat(STALL_COLUMNS, [step.stalls for step in steps]),
+        stalls=_flat(STALL_COLUMNS, [step.stalls for step in steps], replica_at=1),
         about=about,
     )
 
 
-def _flat(names: tuple[str, ...], parts: list[array[int]], replica_at: int = -1) -> pd.DataFrame:
-    width = len(names) - (replica_at >= 0)
+def _flat(names: tuple[str, ...], parts: list[array[int]], replica_at: int) -> pd.DataFrame:
     tables = []
     for replica, part in enumerate(parts):
-        table = np.array(part, dtype=np.int64).reshape(-1, width)
-        if replica_at >= 0:
-            table = np.insert(table, replica_at, replica, axis=1)
-        tables.append(table)
+        table = np.array(part, dtype=np.int64).reshape(-1, len(names) - 1)
+        tables.append(np.insert(table, replica_at, replica, axis=1))
     return pd.DataFrame(np.concatenate(tables), columns=list(names))

@@ -125,6 +125,7 @@ def simulate(
         [server.log for server in servers],
         [server.step for server in servers],
         outside,
+        executor.step_time if isinstance(executor, Predicted) else None,
         facts | (about or {}),
     )
     check(

@@ -23,9 +23,9 @@ class Sequence:
         "_computed", "_produced", "admitted_at", "arrival", "boundary", "chain", "content",
         "declared", "ended", "entered", "evicted_step", "fed", "first_scheduled", "first_token",
         "goal", "group", "high_water", "hit", "hold", "index", "joined", "lane", "last_token",
-        "output", "passed_over", "peak", "place", "preemptions", "priority", "prompt", "queued_at",
-        "recomputed", "replica", "resumed_hit", "retries", "session", "spell", "stalled", "swapped",
-        "table", "tenant", "waited", "waits",
+        "lost_at", "output", "passed_over", "peak", "place", "preemptions", "priority", "prompt",
+        "queued_at", "recomputed", "replica", "resumed_hit", "retries", "session", "spell",
+        "stalled", "stalled_first", "stalled_then", "swapped", "table", "tenant", "waited", "waits",
     )  # fmt: skip
 
     def __init__(self, request: Request, declared: int, goal: int, lane: str) -> None:
@@ -76,6 +76,12 @@ class Sequence:
         self.last_token = -1
         self.waited = 0
         self.stalled = 0
+        self.stalled_first = 0
+        """Of these, before its first token."""
+        self.lost_at = -1
+        """When it was first preempted since its last token; -1 = it was not."""
+        self.stalled_then = 0
+        """What `stalled` was at that moment."""
         self.waits = [0] * len(Answer)
         """Picoseconds at the head of its lane, by the answer that it got."""
         self.preemptions = 0

@@ -127,7 +127,7 @@ def _run_replica(chance, replica, seen, mine, steps, spells, stalls):  # type: i
                 one.first_tick = at if one.first_tick is None else one.first_tick
             else:
                 close(i)
-                stalls.append((i, end, end - one.tokens[-1]))
+                stalls.append((i, replica, end, end - one.tokens[-1], 0, 0))
         one.last_tick = at
         one.tokens.append(end)
 

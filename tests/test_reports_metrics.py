@@ -31,8 +31,9 @@ def rank_value(values: list[float], share: str) -> float | None:
 
 def stated(values: list[float]) -> dict[str, float | None]:
     if not values:
-        return dict.fromkeys(("mean", "p50", "p90", "p95", "p99", "max"))
-    percentiles = {f"p{p}": rank_value(values, str(p)) / S for p in (50, 90, 95, 99)}
+        return dict.fromkeys(("mean", "p50", "p90", "p95", "p99", "p999", "max"))
+    shares = {"p50": "50", "p90": "90", "p95": "95", "p99": "99", "p999": "99.9"}
+    percentiles = {name: rank_value(values, share) / S for name, share in shares.items()}
     return {"mean": sum(values) / len(values) / S, **percentiles, "max": max(values) / S}
 
 
@@ -142,7 +143,7 @@ def alone(gaps: list[int], *, arrival: int = 0, ttft: int = S) -> Seen:
 def stalled(seen: list[Seen], **about: object) -> object:
     """Records of requests that all gaps of are stalls: no ticks at all."""
     stalls = [
-        (i, end, gap) for i, one in enumerate(seen) for end, gap in
+        (i, 0, end, gap, 0, 0) for i, one in enumerate(seen) for end, gap in
         zip(one.tokens[1:], one.gaps, strict=True)
     ]  # fmt: skip
     return records_of(seen, [], [], stalls, **about)
@@ -239,7 +240,7 @@ def test_times_past_two_to_the_sixty_three_in_sum_do_not_wrap() -> None:
     """A million steps of an hour each with 256 running: the products pass 2⁶³."""
     hour = 3600 * S
     steps = [{"start": i * hour, "duration": hour, "running": 256, "tick": -1} for i in range(9)]
-    records = records_of([alone([9 * hour], ttft=S)], steps, [], [(0, 9 * hour, 9 * hour)])
+    records = records_of([alone([9 * hour], ttft=S)], steps, [], [(0, 0, 9 * hour, 9 * hour, 0, 0)])
     assert summarize(records)["batch"]["mean_running"] == pytest.approx(256, rel=1e-3)
 
 

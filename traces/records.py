@@ -43,6 +43,7 @@ REQUEST_COLUMNS = {
     "resumed_hit": "tokens found in the prefix cache when re-admitted",
     "blocks_peak": "most blocks it held",
     "stalled": "ps it spent in the queue after preemptions",
+    "stalled_first": "of these, before its first token",
     "retries": "times it was sent again after a rejection or a timeout",
     **{f"wait_{name}": f"ps it waited for: {name}" for name in WAITS},
 }
@@ -58,6 +59,8 @@ STEP_COLUMNS = {
     "start": "ps; when the step was scheduled",
     "duration": "ps",
     "host": "ps of the duration spent on the host (t0 + tS·S + tB·B), as the profile has it",
+    "interference": "ps of the duration beyond what its decodes alone would take: prefill beside "
+    "them, KV moved; 0 without decodes, and where steps are measured",
     "prefill_tokens": "P: tokens fed in chunks of more than one",
     "chunks": "F: number of such chunks",
     "decodes": "D: sequences fed one token",
@@ -76,8 +79,10 @@ STEP_COLUMNS = {
 SPELL_COLUMNS = ("request", "replica", "first_tick", "last_tick")
 """int64: the request saw the gap of every tick first_tick … last_tick (inclusive)."""
 
-STALL_COLUMNS = ("request", "end", "gap")
-"""int64: one gap of `gap` ps that ended at `end` and is in no spell."""
+STALL_COLUMNS = ("request", "replica", "end", "gap", "queued", "recompute")
+"""int64: one gap of `gap` ps that ended at `end` and is in no spell. Of a gap that spans
+preemptions, `queued` ps were spent in the queue and `recompute` ps after re-admissions; where
+`recompute` is 0 the gap ends with a decode like any other."""
 
 
 @dataclass(frozen=True)
