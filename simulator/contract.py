@@ -42,6 +42,8 @@ MS = PS_PER_S // 1000
 STEPS = StepTime(t0=8 * MS, tS=MS // 20, tB=MS // 1000, pP=MS // 100, decode=(0, MS // 50, 900))
 OUTPUTS = 40
 """Tokens of an output at most; prompts are up to ten times as long."""
+DECLARED = 60
+"""Output tokens that a client declares at most."""
 
 
 WORDS = {
@@ -102,7 +104,7 @@ def check_policy(
 def cases(policy: Policy, seed: int = 0) -> list[Case]:
     """The scenarios, of lengths that fit the policy's token budget."""
     longest = min(policy.token_budget, 10 * OUTPUTS)
-    one = longest + OUTPUTS
+    one = longest + DECLARED
     seats = min(6, policy.token_budget)
 
     def engine(pool: float, block_size: int = 16, **more: Any) -> Engine:
@@ -119,7 +121,7 @@ def cases(policy: Policy, seed: int = 0) -> list[Case]:
         Case(name="ample memory", trace=ample, engine=engine(100)),
         Case(name="tight memory", trace=load("tight"), engine=engine(1.1, 1)),
         Case(name="tight memory, no gate", trace=burst, engine=engine(1.2, 7, gate=False)),
-        Case(name="all at once", trace=burst, engine=engine(2.5, 16, reserve=0.2)),
+        Case(name="all at once", trace=burst, engine=engine(1.6, 16, reserve=0.2)),
         Case(name="one seat", trace=ample, engine=engine(2, max_running=1)),
         Case(name="large blocks", trace=load("blocks"), engine=engine(4, 128)),
         Case(
@@ -168,7 +170,7 @@ def _load(
         arrival=arrival,
         prompt=prompt,
         output=output,
-        declared=OUTPUTS + 2,
+        declared=random.integers(OUTPUTS + 1, DECLARED + 1, requests),
         priority=random.integers(0, 3, requests),
         tenant=random.integers(0, 3, requests),
         tenants=("one", "two", "three"),
@@ -186,12 +188,13 @@ def _pressed(policy: Policy, longest: int, engine: Callable[..., Engine]) -> Ite
     small = max(longest // 20, 1)
     # Each takes 4 steps of one of 3 seats, or more where the token budget is the limit.
     gap = step * max(1, -(-3 * (small + 3) // (4 * policy.token_budget)))
-    neutral: dict[str, Any] = {"prompt": small, "output": 4, "priority": 0, "tenant": 0}
+    neutral = {"prompt": small, "output": 4, "declared": 8, "priority": 0, "tenant": 0}
     oddities: dict[str, dict[str, int]] = {
         "the least urgent": {"priority": 3},
         "the longest prompt": {"prompt": longest},
         "another tenant": {"tenant": 1},
-        "the longest output": {"output": OUTPUTS},
+        "the largest declared output": {"declared": OUTPUTS},
+        "the longest output": {"declared": OUTPUTS, "output": OUTPUTS},
     }
     for name, facts in oddities.items():
         columns = {key: np.full(rows, value) for key, value in neutral.items()}
@@ -202,7 +205,6 @@ def _pressed(policy: Policy, longest: int, engine: Callable[..., Engine]) -> Ite
             trace=Trace.of(
                 arrival=np.arange(rows) * gap,
                 **columns,
-                declared=OUTPUTS + 2,
                 tenants=("one", "two"),
             ),
             engine=engine(1.2, 4, max_running=min(3, policy.token_budget)),

@@ -55,7 +55,7 @@ def check(
         laws = [finding.law for finding in findings]
         for law, finding in {finding.law: finding for finding in reversed(findings)}.items():
             more = laws.count(law) - 1
-            print(finding, f"(and in {more} scenarios more)" if more else "")
+            print(finding, f"(and in {more} more)" if more else "")
     elif findings:
         show_rows([vars(finding) for finding in findings], format)
     elif format is Format.json:
