@@ -11,13 +11,13 @@
 
 Each part has its share of the time and keeps what it has when that is over; a part that fails is
 reported, the others go on, and the exit code is 1. Writes in `--out`: `check.csv`, `kernels.csv`,
-`tuning.csv`, `<profile>.raw.csv`, `<profile>.json`, `validation.csv` and `summary.json`; prints
-tables and, last, `summary.json` in one line.
+`tuning.csv`, `<profile>.raw.csv`, `<profile>.json`, `validation.csv`, `validation_steps.csv` and
+`summary.json`; prints tables and, last, `summary.json` in one line.
 
 Runs without network, under torch 2.11 with triton 3.6 as under the project's own versions. Where
-torch, triton, numpy, scipy, pandas, typer and sortedcontainers are there, these wheels are wanted
-beside them: this project's (`pip wheel --no-deps .`), simpy, pydantic, pydantic-core,
-annotated-types, typing-inspection.
+torch (with jinja2), triton, numpy, scipy, pandas, typer (with rich) and sortedcontainers are there,
+these wheels are wanted beside them: this project's (`pip wheel --no-deps .`), simpy, pydantic,
+pydantic-core, annotated-types, typing-inspection.
 
 Has not run on a GPU yet: no card was to be had when it was written.
 """
@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import gc
 import json
-import math
 import sys
 import time
 import traceback
@@ -40,13 +39,14 @@ import pandas as pd
 import torch
 import typer
 from kernels import QUICK, Bench, Stage, check
-from replays import LOADS, Requests, Validation
 
 from calibration.fit import fit_steps, fitted_profile
 from calibration.grid import Limits
 from calibration.measure import Measurement, measure
 from calibration.profile import load_profile, profile_name, save_profile
 from calibration.raw import read_raw
+from simulator.exercise import Exercise
+from simulator.validate import Validation
 from traces.lengths import Lognormal
 
 Row = dict[str, Any]
@@ -64,17 +64,18 @@ class Plan:
 
     stage: Stage
     measurement: Measurement
-    requests: Requests
+    exercise: Exercise
 
 
 GPU = Plan(
     stage=Stage(),
     measurement=Measurement(model="llama-3.1-8b", device="cuda", block_sizes=(16, 32)),
-    requests=Requests(
-        count=240,
+    exercise=Exercise(
+        requests=240,
         prompt=Lognormal(mean=800, p99=3200, max=6000),
         output=Lognormal(mean=100, p99=400, max=600),
         token_budget=2048,
+        seats=64,
         repeats=3,
     ),
 )
@@ -86,11 +87,12 @@ CPU = Plan(
         quick=True,
         limits=Limits(sequences=16, tokens=128, context=256, held=2048),
     ),
-    requests=Requests(
-        count=30,
+    exercise=Exercise(
+        requests=30,
         prompt=Lognormal(mean=40, p99=160, max=200),
         output=Lognormal(mean=8, p99=32, max=48),
         token_budget=128,
+        seats=12,
         repeats=1,
     ),
 )
@@ -216,16 +218,20 @@ def fit(session: Session, raw: Path) -> Path:
 
 
 def validate(session: Session, plan: Plan, path: Path) -> None:
-    validation = Validation(plan.requests, plan.measurement, load_profile(path))
-    rows = validation.rows(lambda: session.late)
-    session.table("validation", rows)
+    validation = Validation(plan.exercise, plan.measurement, load_profile(path))
+    done = validation.run(late=lambda: session.late)
+    shown = done.shown()
+    session.table("validation", [line.row() for one in shown for line in one.lines])
+    session.table("validation_steps", [each._asdict() for one in shown for each in one.steps])
+    print("\n" + "\n".join([one.about for one in shown] + done.notes()), flush=True)
     session.summary["validation"] = {
-        load.name: {
-            row["what"]: round(row["error"], 4)
-            for row in rows
-            if row["load"] == load.name and not math.isnan(row["error"])
+        one.name: {
+            f"{line.metric} {line.statistic}": round(line.error, 4)
+            for line in one.lines
+            if line.error is not None
         }
-        for load in LOADS
+        | {f"step time, {each.kind}": round(each.bias, 4) for each in one.steps}
+        for one in shown
     }
 
 

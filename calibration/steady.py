@@ -23,8 +23,9 @@ EVERY = 3
 """Steps of a run from one timing of the fixed step to the next."""
 WINDOW = 12
 """Timings that the pace is the mean of."""
-DECODES, CONTEXT = 2, 100
-"""The fixed step."""
+DECODES, CONTEXT, CHUNK = 4, 100, 24
+"""The fixed step: decodes, which wait for memory, beside a small prefill, which computes. Busy
+neighbours slow the former more than the latter."""
 
 
 class Pace:
@@ -34,15 +35,17 @@ class Pace:
         """Takes the last blocks of the runner's cache for itself: `blocks` of them."""
         size, last = runner.cache.block_size, runner.cache.blocks
         each = -(-(CONTEXT + 1) // size)
-        self.blocks = DECODES * each
+        self.blocks = (DECODES + 1) * each
         if self.blocks >= last:
             raise ValueError(f"a cache of {last} blocks, expected more than {self.blocks}")
         self.log: list[float] = []
         """Picoseconds of every timing."""
         self._runner = runner
+        tables = [range(last - (i + 1) * each, last - i * each) for i in range(DECODES + 1)]
+        rows = [(1, CONTEXT)] * DECODES + [(CHUNK, 0)]
         self._step: Sequence[Chunk] = [
-            Chunk([1], CONTEXT, range(last - (i + 1) * each, last - i * each), Draw(Sampling()))
-            for i in range(DECODES)
+            Chunk([1] * new, cached, table, Draw(Sampling()))
+            for (new, cached), table in zip(rows, tables, strict=True)
         ]
         self._recent: deque[float] = deque(maxlen=WINDOW)
         self._middle = 1.0

@@ -21,9 +21,18 @@ from traces.trace import PS_PER_S
 STATISTICS = ("mean", "p50", "p90", "p99")
 BARS = {"mean": 0.05, "p50": 0.05, "p90": 0.10, "p99": 0.10}
 """What an error may be, by statistic, where repeats of the real run agree better than that."""
+STEP_BAR = 0.01
+"""What the step times of a run may be off in sum."""
 TOO_NOISY = 0.08
 
 WITHIN, BEYOND, NOT_MEASURED, NOT_JUDGED = "within", "beyond", "not measured", "–"
+
+
+def judged(error: float, noise: float | None, bar: float) -> str:
+    """The verdict on an error; `noise` None: not repeated."""
+    if noise is not None and noise > TOO_NOISY:
+        return NOT_MEASURED
+    return WITHIN if abs(error) <= max(bar, noise or 0.0) else BEYOND
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +71,7 @@ class Line:
     def verdict(self) -> str:
         if self.bar is None or self.error is None:
             return NOT_JUDGED
-        noise = self.noise or 0.0
-        if noise > TOO_NOISY:
-            return NOT_MEASURED
-        return WITHIN if abs(self.error) <= max(self.bar, noise) else BEYOND
+        return judged(self.error, self.noise, self.bar)
 
     def row(self) -> dict[str, Any]:
         """The line as plain values."""

@@ -12,7 +12,16 @@ import pandas as pd
 from rich.table import Table
 
 from reports.charts import percentile_chart
-from reports.fidelity import BEYOND, NOT_MEASURED, TOO_NOISY, WITHIN, Line
+from reports.fidelity import (
+    BEYOND,
+    NOT_JUDGED,
+    NOT_MEASURED,
+    STEP_BAR,
+    TOO_NOISY,
+    WITHIN,
+    Line,
+    judged,
+)
 from reports.page import render
 from reports.percentiles import Distribution
 from reports.units import NONE, seconds
@@ -37,6 +46,11 @@ class StepError(NamedTuple):
     share: float
     """Of the executed time."""
 
+    @property
+    def verdict(self) -> str:
+        """Of all steps of a load: their sum is what a profile must get right."""
+        return judged(self.bias, self.noise, STEP_BAR) if self.kind == "all" else NOT_JUDGED
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
@@ -56,8 +70,8 @@ class Shown:
 def verdict(lines: Sequence[Line]) -> str:
     """How many lines came out how, in a sentence."""
     counts = Counter(line.verdict for line in lines)
-    judged = sum(counts[one] for one in (WITHIN, BEYOND, NOT_MEASURED))
-    said = f"{counts[WITHIN]} of {judged} judged errors within their bars, {counts[BEYOND]} beyond"
+    every = sum(counts[one] for one in (WITHIN, BEYOND, NOT_MEASURED))
+    said = f"{counts[WITHIN]} of {every} judged errors within their bars, {counts[BEYOND]} beyond"
     if counts[NOT_MEASURED]:
         said += f", {counts[NOT_MEASURED]} not measured (noise above {TOO_NOISY:.0%})"
     return said
@@ -85,7 +99,8 @@ def lines_table(lines: Sequence[Line]) -> Table:
 def steps_table(errors: Sequence[StepError]) -> Table:
     """A row per load and class of step."""
     table = _table(
-        ["load", "steps", "number", "time", "sum off", "residual", "noise"], left=("load", "steps")
+        ["load", "steps", "number", "time", "sum off", "residual", "noise", "verdict"],
+        left=("load", "steps", "verdict"),
     )
     last = ""
     for one in errors:
@@ -94,7 +109,7 @@ def steps_table(errors: Sequence[StepError]) -> Table:
         last = one.load
         table.add_row(
             one.load, one.kind, f"{one.steps:,}", f"{one.share:.0%}", signed(one.bias),
-            _share(one.residual), _share(one.noise),
+            _share(one.residual), _share(one.noise), one.verdict,
         )  # fmt: skip
     return table
 

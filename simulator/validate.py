@@ -4,23 +4,22 @@ The machine changes its speed from minute to minute, so steps of the measuring g
 turns: a few dozen steps of the grid, a run of one load, the next few dozen, a run of the next
 load, and so on, several times around. Without a profile the grid's steps make one, which is then
 of the same minutes as the runs; with one they say by how much the machine differs today from the
-day of the profile.
+day of the profile. On a CPU every duration is one of the machine at its usual pace
+(`calibration.steady`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
-from typing import NamedTuple
 
 import pandas as pd
 
 from calibration.executor import Measured
 from calibration.fit import fit_steps, fitted_profile
-from calibration.grid import Limits
 from calibration.hardware import find_model
 from calibration.measure import Bench, Measurement, Visit, default_limits, header_of, plan
 from calibration.profile import Profile
@@ -34,87 +33,16 @@ from reports.latencies import Latencies
 from reports.percentiles import Distribution
 from reports.validation import Shown, StepError
 from simulator.engine import Engine
+from simulator.exercise import LOADS, Exercise, Load, Setting, choose
 from simulator.run import simulate
-from traces.lengths import Lognormal
-from traces.synthesize import Workload, synthesize
 from traces.trace import PS_PER_S, Trace
 
 METRICS = ("ttft", "itl", "e2e", "queue")
 JUDGED = dict.fromkeys(("ttft", "itl", "e2e"), BARS)
-STEP_BAR = 0.01
-"""What the step times of a run may be off in sum."""
-CHECKED = 0.1
+CHECKED = 0.2
 """Share of the grid that is timed to see how the machine differs from a profile's."""
 
 Log = list[tuple[StepShape, int, int]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exercise:
-    """The requests; their rate follows from what the device can do."""
-
-    requests: int = 240
-    prompt: Lognormal = field(default_factory=lambda: Lognormal(mean=120, p99=480, max=900))
-    output: Lognormal = field(default_factory=lambda: Lognormal(mean=32, p99=128, max=256))
-    token_budget: int = 256
-    seats: int = 32
-    repeats: int = 3
-    seed: int = 0
-
-    def limits(self) -> Limits:
-        """The grid that spans it: steps beyond would be measured for nothing."""
-        longest = (self.prompt.max or 0) + (self.output.max or 0)
-        held = int(2.5 * self.seats * (self.prompt.mean + self.output.mean))
-        return Limits(
-            sequences=self.seats,
-            tokens=self.token_budget,
-            context=max(longest, self.token_budget) + 1,
-            held=max(held, 2 * longest),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Load:
-    """How hard a run is, measured in what a saturated run and the knee need."""
-
-    name: str
-    share: float
-    """Of the request rate of a saturated run."""
-    pool_share: float = 1.0
-    """Of the most KV that the load needs; below 1 there are preemptions."""
-
-
-LOADS = (
-    Load(name="light", share=0.4),
-    Load(name="knee", share=0.8),
-    Load(name="preemption", share=0.8, pool_share=0.5),
-)
-
-
-def loads_of(names: Sequence[str]) -> tuple[Load, ...]:
-    """The loads of these names. Raises ValueError where there is none."""
-    known = {load.name: load for load in LOADS}
-    for name in names:
-        if name not in known:
-            raise ValueError(f"load {name!r}, expected one of {', '.join(known)}")
-    return tuple(known[name] for name in names)
-
-
-class Setting(NamedTuple):
-    """A load made concrete."""
-
-    load: Load
-    trace: Trace
-    engine: Engine
-    rate: float
-    """Requests per second."""
-
-
-class Timed(NamedTuple):
-    """Steps of the grid that were timed at one turn."""
-
-    shapes: list[StepShape]
-    picoseconds: list[int]
 
 
 @dataclass(frozen=True)
@@ -123,6 +51,8 @@ class Executed:
 
     setting: Setting
     simulated: Latencies
+    before: Latencies | None
+    """By the profile as it was given."""
     runs: list[Latencies]
     logs: list[Log]
 
@@ -141,12 +71,15 @@ class Executed:
 
     def lines(self) -> list[Line]:
         """Every latency against the median of the runs."""
-        return compare(
-            self.setting.load.name,
-            _distributions(self.simulated),
-            [_distributions(run) for run in self.runs],
-            JUDGED,
-        )
+        real = [_distributions(run) for run in self.runs]
+        name = self.setting.load.name
+        lines = compare(name, _distributions(self.simulated), real, JUDGED)
+        if self.before is None:
+            return lines
+        others = compare(name, _distributions(self.before), real, {})
+        return [
+            replace(line, before=other.simulated) for line, other in zip(lines, others, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -154,22 +87,17 @@ class Validated:
     """What came of a validation."""
 
     profile: Profile
-    """The one given, or fitted in between the runs."""
+    """What was simulated with."""
+    speed: float | None
+    """Time of the grid's steps over the price of the profile that was given; that one times this
+    is `profile`. None where none was given: `profile` is fitted to the grid's steps."""
     loads: list[Executed]
-    grid: list[Timed]
-    """The steps of the grid, turn by turn."""
-    given: bool
-    """Whether the profile was, or else fitted here."""
-
     pace: tuple[float, float] | None
-    """How fast the machine was, P10 and P90 of what durations were divided by."""
-
-    def lines(self) -> list[Line]:
-        return [line for load in self.loads for line in load.lines()]
+    """P10 and P90 of what durations were divided by."""
 
     def shown(self) -> list[Shown]:
         """For table and page."""
-        errors = self.step_errors()
+        price = self.profile.step_time().price
         return [
             Shown(
                 name=load.setting.load.name,
@@ -177,44 +105,27 @@ class Validated:
                 lines=load.lines(),
                 simulated=_distributions(load.simulated),
                 real={f"executed {i}": _distributions(run) for i, run in enumerate(load.runs, 1)},
-                steps=[error for error in errors if error.load == load.setting.load.name],
+                steps=step_errors(load.setting.load.name, load.logs, price),
             )
             for load in self.loads
         ]
 
     def notes(self) -> list[str]:
         """How it was measured, in sentences."""
-        said = [
-            f"profile {self.profile.name}: steps of the grid, timed between the runs, took "
-            f"{self.drift():.3f} of its price" + ("" if self.given else " (it is fitted to them)")
-        ]
+        if self.speed is None:
+            said = [f"profile {self.profile.name}: fitted to steps timed between the runs"]
+        else:
+            said = [
+                f"profile {self.profile.name}: steps timed between the runs took {self.speed:.3f} "
+                "of its price, which is scaled by that; unfitted: as it is"
+            ]
         if self.pace:
             low, high = self.pace
             said.append(
-                "durations are CPU time of one thread over the pace of the machine, which went "
-                f"from {low:.2f} to {high:.2f} (P10, P90; a small fixed step timed in between)"
+                "durations: CPU time of one thread over the pace of the machine, which went from "
+                f"{low:.2f} to {high:.2f} (P10, P90; a small fixed step timed all along)"
             )
         return said
-
-    def drift(self) -> float:
-        """Time that the grid's steps took in sum, over their price."""
-        priced = self.profile.step_time().price
-        took = sum(sum(turn.picoseconds) for turn in self.grid)
-        return took / sum(priced(shape) for turn in self.grid for shape in turn.shapes)
-
-    def speeds(self) -> list[float]:
-        """The same turn by turn."""
-        priced = self.profile.step_time().price
-        return [sum(t.picoseconds) / sum(map(priced, t.shapes)) for t in self.grid if t.shapes]
-
-    def step_errors(self) -> list[StepError]:
-        """By load and class of step, and of all steps of a load."""
-        price = self.profile.step_time().price
-        return [
-            found
-            for load in self.loads
-            for found in _step_errors(load.setting.load.name, load.logs, price)
-        ]
 
 
 class Validation:
@@ -244,16 +155,13 @@ class Validation:
         size = measurement.block_sizes[0]
         self.runner = self.bench.runners[size]
         self.pace = Pace(self.runner) if measurement.device == "cpu" else None
-        wanted = int(2 * exercise.seats * (exercise.prompt.mean + exercise.output.mean))
-        # Every seat twice the mean: the pool does not bind until a load makes it smaller.
-        kept = self.pace.blocks if self.pace else 0
-        pool = min((self.runner.cache.blocks - kept) * size, self.header.pool_tokens, wanted)
+        room = (self.runner.cache.blocks - (self.pace.blocks if self.pace else 0)) * size
+        pool = min(room, self.header.pool_tokens, exercise.pool)
         self.engine = Engine(
             kv_tokens=pool, block_size=size, max_running=exercise.seats, max_model_len=pool
         )
         self.policy = Chunked(token_budget=exercise.token_budget)
         self.rows: list[RawRow] = []
-        self.grid: list[Timed] = []
 
     def run(
         self,
@@ -267,10 +175,12 @@ class Validation:
             self.pace.settle()
         first, slices = self._slices(turns)
         self._time(first)
-        profile = self.given or self._fitted()
-        settings = [self._setting(load, profile) for load in self.loads]
+        predicted = Predicted((self.given or self._fitted()).step_time())
+        settings = [
+            choose(load, self.exercise, self.engine, self.policy, predicted) for load in self.loads
+        ]
         # The first steps of many shapes compile, allocate and find their algorithms.
-        self._execute(self._trace(math.inf), self.engine)
+        self._execute(self.exercise.trace(math.inf), self.engine)
         executed: list[list[tuple[Latencies, Log]]] = [[] for _ in self.loads]
         for turn, some in enumerate(slices):
             progress(turn / turns)
@@ -279,75 +189,58 @@ class Validation:
                 continue
             self._time(some)
             executed[at].append(self._execute(settings[at].trace, settings[at].engine))
-        profile = self.given or self._fitted()
-        predicted = Predicted(profile.step_time())
+        speed = self._speed(self.given) if self.given else None
+        profile = _scaled(self.given, speed) if self.given and speed else self._fitted()
         return Validated(
             profile=profile,
+            speed=speed,
             loads=[
                 Executed(
                     setting,
-                    Latencies(simulate(setting.trace, self.policy, setting.engine, predicted)),
+                    self._simulate(setting, profile),
+                    self._simulate(setting, self.given) if self.given else None,
                     [run for run, _ in runs],
                     [log for _, log in runs],
                 )
                 for setting, runs in zip(settings, executed, strict=True)
             ],
-            grid=self.grid,
-            given=self.given is not None,
             pace=self.pace.span() if self.pace else None,
         )
 
     def _slices(self, turns: int) -> tuple[list[Visit], list[list[Visit]]]:
         """What is timed before the first run, and before each."""
-        visits = self.visits
         if self.given:
-            visits = visits[: max(turns, int(CHECKED * len(visits)))]
-            first = 0
+            first, rest = [], self.visits[: max(turns, int(CHECKED * len(self.visits)))]
         else:
-            first = len(visits) // self.measurement.passes
-        rest = visits[first:]
+            one_pass = len(self.visits) // self.measurement.passes
+            first, rest = self.visits[:one_pass], self.visits[one_pass:]
         cuts = [round(i * len(rest) / turns) for i in range(turns + 1)]
-        return visits[:first], [rest[a:b] for a, b in pairwise(cuts)]
+        return first, [rest[a:b] for a, b in pairwise(cuts)]
 
     def _time(self, visits: Sequence[Visit]) -> None:
-        shapes, took = [], []
         for visit in visits:
-            device, host = self.bench.rows(visit)
+            rows = self.bench.rows(visit)
             if self.pace:
                 self.pace.again()
-                now = self.pace.now
-                device = device._replace(seconds=device.seconds / now)
-                host = host._replace(seconds=host.seconds / now)
-            self.rows += device, host
-            shapes.append(StepShape(*device[1:8]))
-            took.append(round((device.seconds + host.seconds) * PS_PER_S))
-        if shapes:
-            self.grid.append(Timed(shapes, took))
+                rows = [row._replace(seconds=row.seconds / self.pace.now) for row in rows]
+            self.rows += rows
 
     def _fitted(self) -> Profile:
-        frame = pd.DataFrame(self.rows, columns=list(RawRow._fields))
-        fitted = fit_steps(frame, captured=self.header.captured)
+        fitted = fit_steps(self._frame(), captured=self.header.captured)
         return fitted_profile(self.header, fitted, f"{self.header.device}_measured-here")
 
-    def _setting(self, load: Load, profile: Profile) -> Setting:
-        predicted = Predicted(profile.step_time())
-        saturated = Latencies(simulate(self._trace(math.inf), self.policy, self.engine, predicted))
-        rate = load.share * self.exercise.requests * PS_PER_S / saturated.wall
-        trace = self._trace(rate)
-        if load.pool_share == 1.0:
-            return Setting(load, trace, self.engine, rate)
-        steps = simulate(trace, self.policy, self.engine, predicted).steps
-        peak = self.engine.blocks - int(steps["free_blocks"].min())
-        largest = int((trace.prompt + trace.output).max())
-        size = self.engine.block_size
-        pool = max(int(load.pool_share * peak * size), largest + size)
-        smaller = replace(self.engine, kv_tokens=pool, max_model_len=pool, gate=False)
-        return Setting(load, trace, smaller, rate)
+    def _frame(self) -> pd.DataFrame:
+        return pd.DataFrame(self.rows, columns=list(RawRow._fields))
 
-    def _trace(self, rate: float) -> Trace:
-        e = self.exercise
-        load = Workload(rate=rate, requests=e.requests, prompt=e.prompt, output=e.output)
-        return synthesize(load, seed=e.seed)
+    def _speed(self, profile: Profile) -> float:
+        """Time that the grid's steps took, over the profile's price of them."""
+        price = profile.step_time().price
+        priced = sum(price(StepShape(*row[1:8])) for row in self.rows if row.kind != "host")
+        return sum(row.seconds for row in self.rows) * PS_PER_S / priced
+
+    def _simulate(self, setting: Setting, profile: Profile) -> Latencies:
+        predicted = Predicted(profile.step_time())
+        return Latencies(simulate(setting.trace, self.policy, setting.engine, predicted))
 
     def _execute(self, trace: Trace, engine: Engine) -> tuple[Latencies, Log]:
         measured = Measured.on(self.runner, trace.requests())
@@ -355,14 +248,11 @@ class Validation:
         return Latencies(simulate(trace, self.policy, engine, executor)), executor.log
 
 
-def _distributions(run: Latencies) -> dict[str, Distribution]:
-    return {metric: run.distribution(metric) for metric in METRICS}
-
-
-def _step_errors(
+def step_errors(
     load: str, logs: Sequence[Log], price: Callable[[StepShape], int]
 ) -> list[StepError]:
-    steps = [
+    """By class of step, and of all: priced against what `logs` of the same requests took."""
+    runs = [
         pd.DataFrame(
             [(kind_of(shape), price(shape), took) for shape, took, _ in log],
             columns=["kind", "priced", "took"],
@@ -371,24 +261,30 @@ def _step_errors(
     ]
     found = []
     for kind in ("decode", "prefill", "mixed", "all"):
-        some = [f if kind == "all" else f[f["kind"] == kind] for f in steps]
-        pairs = [(one, every) for one, every in zip(some, steps, strict=True) if len(one)]
+        pairs = [(run if kind == "all" else run[run["kind"] == kind], run) for run in runs]
+        pairs = [(some, run) for some, run in pairs if len(some)]
         if not pairs:
             continue
-        over = [float(one["took"].sum() / one["priced"].sum()) for one, _ in pairs]
+        slow = [float(some["took"].sum() / some["priced"].sum()) for some, _ in pairs]
         found.append(
             StepError(
                 load=load,
                 kind=kind,
-                steps=round(median(len(one) for one, _ in pairs)),
-                bias=median(1 / x - 1 for x in over),
+                steps=round(median(len(some) for some, _ in pairs)),
+                bias=1 / median(slow) - 1,
                 residual=median(
-                    float((one["priced"] / one["took"] - 1).abs().mean()) for one, _ in pairs
+                    float((some["priced"] / some["took"] - 1).abs().mean()) for some, _ in pairs
                 ),
-                noise=max(over) - min(over),
-                share=median(
-                    float(one["took"].sum() / every["took"].sum()) for one, every in pairs
-                ),
+                noise=max(slow) / min(slow) - 1 if len(slow) > 1 else None,
+                share=median(float(s["took"].sum() / run["took"].sum()) for s, run in pairs),
             )
         )
     return found
+
+
+def _scaled(profile: Profile, factor: float) -> Profile:
+    return profile.model_copy(update={"cost": profile.cost.scaled(factor)})
+
+
+def _distributions(run: Latencies) -> dict[str, Distribution]:
+    return {metric: run.distribution(metric) for metric in METRICS}

@@ -136,7 +136,8 @@ def _executed(
     seed: int,
 ) -> tuple[list[Shown], list[str], Profile]:
     from calibration.measure import Measurement
-    from simulator.validate import LOADS, Exercise, Validation, loads_of
+    from simulator.exercise import LOADS, Exercise, loads_of
+    from simulator.validate import Validation
 
     exercise = Exercise(requests=requests, repeats=repeats, seed=seed)
     measurement = Measurement(
