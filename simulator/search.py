@@ -13,15 +13,16 @@ edge, above it the level is missed, and infinity is a rate that cannot last.
    longer, then more, until it is narrow enough.
 
 The *recommended* rate is lower than the middle: a new run of that length misses the level there
-with half a percent (it is the low end of the two-sided 99 % prediction interval). No rate at or above the low
-end of μ's interval is ever asked for or recommended.
+with 2.5 % (it is the low end of the two-sided 95 % prediction interval). No rate at or
+above the low end of μ's interval is ever asked for or recommended.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Literal, NamedTuple
 
 from reports.confidence import Interval, student
@@ -31,11 +32,11 @@ RUNGS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 LOW_RUNGS = (0.03, 0.01)
 CAP = 0.98
 """No run is made above this share of the low end of μ's interval: it would not be stationary."""
-BRACKET = 1.05
+BRACKET = 1.08
 """A crossing lies between two runs whose rates differ by this factor at most."""
 MARGIN = 0.1
 """The recommended rate lies below the middle by this share at most, if longer runs can do that."""
-PLAIN, LENIENT = 0.6, 1.25
+PLAIN, LENIENT = 0.9, 1.2
 """The first runs are enough where the spread is this share of the wanted one, later ones where
 it is this many times that."""
 TRIES = 12
@@ -131,7 +132,7 @@ def find_edge(service: Interval, effort: Effort, *, guess: Edge | None = None) -
     first = True
     while True:
         yield from _refine(lines, requests)
-        found = student([line.crossing() for line in lines])
+        found = _pooled(lines)
         lack = _lack(found, effort)
         # Stopping when the spread happens to look small would make intervals too narrow: what
         # the first runs say of it decides how long the others are, and these are believed.
@@ -151,6 +152,67 @@ def find_edge(service: Interval, effort: Effort, *, guess: Edge | None = None) -
     return _edge(lines, found, service, requests, ladder, missed)
 
 
+def find_edge_once(service: Interval, effort: Effort) -> Generator[list[Probe], list[float], Edge]:
+    """The same where the load cannot be drawn again: one recording, replayed at other rates.
+
+    The interval is left to the caller (`with_spread`): it knows how sure a margin is.
+    """
+    cap = CAP * service.low
+    ladder = yield from _climb(service.estimate, cap, effort.short)
+    kept = [at for at, (_, margin) in enumerate(ladder) if margin <= 0]
+    if not kept:
+        return Edge(verdict="none", rate=None, recommended=0.0, ladder=ladder)
+    at, slope = _between(ladder, kept[-1], cap)
+    line = _Line(seed=0, cap=cap, at=at, slope=slope)
+    yield from _refine([line], effort.long)
+    middle = line.crossing()
+    if not middle:
+        return Edge(verdict="none", rate=None, recommended=0.0, ladder=ladder)
+    return Edge(
+        verdict="all" if line.capped else "edge",
+        rate=Interval(estimate=middle, low=middle, high=middle, samples=1),
+        recommended=middle,
+        crossings=(middle,),
+        slope=line.slope,
+        requests=effort.long,
+        ladder=ladder,
+        missed_below=max((r for r, m in ladder[: kept[-1]] if m > 0), default=None),
+    )
+
+
+def with_spread(edge: Edge, error: float, groups: int) -> Edge:
+    """The edge of a recording with an interval: `error` is the standard error of the margin
+    there, from leaving out each of `groups` stretches of the recording in turn."""
+    from scipy import stats
+
+    if edge.rate is None or edge.verdict == "all":
+        return edge
+    middle, error = edge.rate.estimate, error / edge.slope
+
+    def reach(share: float) -> float:
+        return 1 - math.exp(-float(stats.t.ppf(share, groups - 1)) * error)
+
+    wide = middle * reach(0.975)
+    rate = Interval(estimate=middle, low=middle - wide, high=middle + wide, samples=groups)
+    return replace(edge, rate=rate, recommended=middle * (1 - reach(0.975)))
+
+
+def _pooled(lines: Sequence[_Line]) -> Interval:
+    """Where the mean of the seeds' values crosses the bound, with Student's t over crossings.
+
+    Values grow as rate^slope near the edge, and it is they that chance spreads: their mean
+    crosses a little below the mean of the crossings.
+    """
+    crossings = [line.crossing() for line in lines]
+    found = student(crossings)
+    if min(crossings) <= 0:
+        return found
+    slope = _middle([line.slope for line in lines])
+    middle = fmean(one**-slope for one in crossings) ** (-1 / slope)
+    low, high = middle - found.half_width, middle + found.half_width
+    return replace(found, estimate=middle, low=low, high=high)
+
+
 def _lack(found: Interval, effort: Effort) -> float:
     """How many times as wide as wanted the interval, or the way down to a safe rate, is."""
     if not found.estimate:
@@ -160,13 +222,9 @@ def _lack(found: Interval, effort: Effort) -> float:
 
 
 def _safe(found: Interval) -> float:
-    """The low end of the 99 % prediction interval for one more run."""
-    from scipy import stats
-
-    degrees = found.samples - 1
-    wider = stats.t.ppf(0.995, degrees) / stats.t.ppf((1 + found.confidence) / 2, degrees)
+    """The low end of the 95 % prediction interval for one more run."""
     # student(): half-width = t·s/√n; of a prediction: t·s·√(1 + 1/n).
-    return found.estimate - float(wider) * found.half_width * math.sqrt(found.samples + 1)
+    return found.estimate - found.half_width * math.sqrt(found.samples + 1)
 
 
 def _edge(
