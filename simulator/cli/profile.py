@@ -10,6 +10,7 @@ import typer
 
 from simulator.cli.options import FormatOption
 from simulator.cli.printing import Format, note
+from simulator.cli.profile_bench import fit_to_benchmarks
 from simulator.cli.profile_import import app as importers
 from simulator.cli.profile_measure import measure
 from simulator.cli.profile_print import facts_of, percent, print_errors, print_rows
@@ -110,7 +111,7 @@ def fit(
         str | None, typer.Option(help="The profile's name [default: from what was measured].")
     ] = None,
     form: Annotated[
-        str | None, typer.Option(help="table or smooth [default: by the amount of data].")
+        str | None, typer.Option(help="table or smooth [default: by the amount of data; of a log smooth].")
     ] = None,
     clock: Annotated[
         str, typer.Option(help="Of a step log: step, or wall or cpu of the forward pass.")
@@ -126,8 +127,35 @@ def fit(
         int | None,
         typer.Option(min=1, help="The KV pool [default: as recorded].", show_default=False),
     ] = None,
+    bench: Annotated[
+        list[Path] | None,
+        typer.Option(help="In its place, the result file of a load generator; may be repeated."),
+    ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(help="With --bench: the profile to correct.", show_default=False),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="With --bench: how the engine was set, such as policy.token_budget=8192.",
+        ),
+    ] = None,
 ) -> None:
-    """Turn measured steps into a profile; print its error on steps it has not seen."""
+    """Turn measured steps into a profile; print its error on steps it has not seen.
+
+    From a raw table of `profile measure`, a log of steps, or, with --bench, from what load
+    generators measured: then a shipped profile's scale and host overhead are corrected.
+    """
+    if bench:
+        if raw is not None or step_log is not None:
+            raise ValueError("give a raw table, --step-log, or --bench, and one of them")
+        fit_to_benchmarks(bench, base, set_ or (), kv_tokens, out, name)
+        return
+    if base is not None or set_:
+        raise ValueError("--base and --set: are for --bench")
     from calibration.fit import ENGINE_CLOCK, fit_steps, fitted_profile
     from calibration.hardware import model_from
     from calibration.profile import profile_name, save_profile
@@ -136,7 +164,7 @@ def fit(
     from calibration.steplog import read_step_log
 
     if (raw is None) == (step_log is None):
-        raise ValueError("give a raw table, or --step-log, and not both")
+        raise ValueError("give a raw table, --step-log, or --bench, and one of them")
     chosen = form_of(form) if form else None
     if raw is not None:
         table = read_raw(raw)
@@ -144,6 +172,8 @@ def fit(
     else:
         assert step_log is not None
         log = read_step_log(step_log, clock)
+        # A log dwells where its engine did: a table would bend after the noise there.
+        chosen = chosen or "smooth"
         if model is None:
             raise ValueError("--model is needed with --step-log: a known model or its config.json")
         shape = model_from(model)
