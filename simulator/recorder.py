@@ -6,36 +6,27 @@ Nothing is kept per token. Leaps are unrolled into steps when the run is over.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 
-from calibration.step_time import StepShape, StepTime, interpolate
+from calibration.step_time import StepShape, StepTime
 from policies.base import Answer
 from simulator.leap import Leap
 from simulator.sequence import Sequence
 from simulator.step import StepBuilder
+from simulator.unroll import Outside, ReplicaSteps, joined, steps_frame
 from traces.records import (
     REQUEST_COLUMNS,
     SPELL_COLUMNS,
     STALL_COLUMNS,
-    STEP_COLUMNS,
     Records,
 )
-from traces.trace import PS_PER_S, Ints
+from traces.trace import PS_PER_S
 
-_LEAP = (
-    "start", "first", "growth", "steps", "prefill_tokens", "chunks", "decodes", "area2",
-    "decode_context", "host", "free_blocks", "admitted", "preempted", "finished", "tick",
-    "unused", "idle_held",
-)  # fmt: skip
 _HEAD = slice(Answer.TOKENS.value, Answer.BATCH.value + 1)
 """A sequence's clocks at the head of the queue, in the order of `WAITS`."""
-
-Outside = Callable[[dict[str, Ints]], Ints]
-"""Columns of steps (`prefill_tokens`, `decodes`, `chunks`, `area2`, `decode_context`) → 0 or 1."""
 
 
 class ReplicaLog:
@@ -44,7 +35,10 @@ class ReplicaLog:
     def __init__(self, replica: int, block_size: int) -> None:
         self.replica = replica
         self.block_size = block_size
-        self.leaps = array("q")
+        self.big = array("q")
+        """Rows of `unroll.BIG`, one a leap, one after the other."""
+        self.small = array("i")
+        """Rows of `unroll.SMALL`."""
         self.grown = array("i")
         """Blocks taken in the further steps of each leap, one after the other."""
         self.extra = array("q")
@@ -88,10 +82,11 @@ class ReplicaLog:
         """A leap is over."""
         prefill, chunks, decodes, area2, _, context, _, _, _, _ = shape
         free, preempted, tick, unused, idle = known
-        self.leaps.extend(
+        self.big.extend((leap.start, leap.first, leap.growth, area2, context, host))
+        self.small.extend(
             (
-                leap.start, leap.first, leap.growth, leap.steps, prefill, chunks, decodes, area2,
-                context, host, free, admitted, preempted, finished, tick, unused, idle,
+                leap.steps, prefill, chunks, decodes, free, admitted, preempted, finished, tick,
+                unused, idle,
             )
         )  # fmt: skip
         if leap.steps > 1:
@@ -106,87 +101,12 @@ class ReplicaLog:
                 self.needless += 1
                 free -= held
 
-    def unroll(self, outside: Outside | None, prices: StepTime | None) -> dict[str, Ints]:
-        """One row a step. `prices`: what steps were priced with, None where they were measured."""
-        table = np.array(self.leaps, dtype=np.int64).reshape(-1, len(_LEAP))
-        leap = dict(zip(_LEAP, table.T, strict=True))
-        steps = leap["steps"]
-        total = int(steps.sum())
-        first = np.cumsum(steps) - steps
-        nth = np.arange(total, dtype=np.int64) - np.repeat(first, steps)
-
-        def per_step(name: str) -> Ints:
-            return np.repeat(leap[name], steps)
-
-        grown = np.zeros(total, dtype=np.int64)
-        grown[nth > 0] = np.array(self.grown, dtype=np.int64)
-        running_sum = np.cumsum(grown)
-        grown = running_sum - np.repeat(running_sum[first] if total else running_sum, steps)
-        extra = np.zeros(total, dtype=np.int64)
-        if self.extra:
-            extra[nth > 0] = np.array(self.extra, dtype=np.int64)
-        duration = per_step("first") + per_step("growth") * nth + extra
-        before = np.cumsum(duration) - duration
-        start = per_step("start") + before - np.repeat(before[first] if total else before, steps)
-        fed = per_step("prefill_tokens") + per_step("decodes")
-        last = nth == np.repeat(steps, steps) - 1
-        tick = per_step("tick")
-        admitted, preempted, finished = leap["admitted"], leap["preempted"], leap["finished"]
-        running = np.cumsum(admitted - preempted - finished) + finished
-        gone = np.cumsum(admitted - preempted)
-        queued = np.array(self.queued, dtype=np.int64)
-        arrived = np.searchsorted(queued, start, side="right")
-        withdrawn = np.array(self.withdrawn, dtype=np.int64)
-        arrived -= np.searchsorted(withdrawn, start, side="right")
-        out = {
-            "replica": np.full(total, self.replica, dtype=np.int64),
-            "start": start,
-            "duration": duration,
-            "host": per_step("host") + extra,
-            "interference": np.zeros(total, dtype=np.int64),
-            "prefill_tokens": per_step("prefill_tokens"),
-            "chunks": per_step("chunks"),
-            "decodes": per_step("decodes"),
-            "decode_context": per_step("decode_context") + per_step("decodes") * nth,
-            "running": np.repeat(running, steps),
-            "waiting": arrived - np.repeat(gone, steps),
-            "free_blocks": per_step("free_blocks") - grown,
-            "admitted": np.where(nth == 0, per_step("admitted"), 0),
-            "preempted": np.where(nth == 0, per_step("preempted"), 0),
-            "finished": np.where(last, per_step("finished"), 0),
-            "tick": np.where(tick >= 0, tick + nth, -1),
-            "outside": np.zeros(total, dtype=np.int64),
-            "unused": per_step("unused") + self.block_size * grown - fed * nth,
-            "idle_held": per_step("idle_held"),
-        }
-        if prices is not None:
-            first, growth = _beyond_decodes(leap, prices)
-            beyond = np.repeat(first, steps) + np.repeat(growth, steps) * nth
-            out["interference"] = np.maximum(beyond, 0)
-        if outside is not None:
-            # A chunk's 2A grows by 2q² a step; q² is at most P² where there is one chunk.
-            area2 = per_step("area2") + 2 * nth * per_step("prefill_tokens") ** 2
-            out["outside"] = outside({**out, "area2": area2})
-        return out
-
-
-def _beyond_decodes(leap: dict[str, Ints], prices: StepTime) -> tuple[Ints, Ints]:
-    """What the first step of each leap takes beyond its decodes alone, and each next one more.
-
-    Host work per block counts as the decodes' own, whoever's the blocks are.
-    """
-    decodes, context = leap["decodes"], leap["decode_context"]
-    sizes, at = np.unique(decodes, return_inverse=True)
-    model = [
-        interpolate(prices.g, prices.pad(size)) + interpolate(prices.h, size)
-        for size in sizes.tolist()
-    ]
-    fixed, per_sequence, per_token = prices.decode
-    alone = leap["host"] - prices.tS * leap["chunks"] + np.array(model, dtype=np.int64)[at]
-    alone += fixed + per_sequence * decodes + per_token * context
-    decoding = decodes > 0
-    first = np.where(decoding, leap["first"] - alone, 0)
-    return first, np.where(decoding, leap["growth"] - per_token * decodes, 0)
+    def steps(self, outside: Outside | None, prices: StepTime | None) -> ReplicaSteps:
+        """What was written, as steps. Nothing can be written any more."""
+        return ReplicaSteps(
+            self.replica, self.block_size, self.big, self.small, self.grown, self.extra,
+            self.queued, self.withdrawn, outside, prices,
+        )  # fmt: skip
 
 
 class RequestLog:
@@ -226,7 +146,7 @@ class RequestLog:
     def frame(self) -> pd.DataFrame:
         """Rows in trace order."""
         names = [*REQUEST_COLUMNS]
-        table = np.array(self._ints, dtype=np.int64).reshape(-1, len(names))
+        table = np.frombuffer(self._ints, dtype=np.int64).reshape(-1, len(names))
         order = np.argsort(table[:, 0], kind="stable")
         columns: dict[str, Any] = {name: table[order, at] for at, name in enumerate(names)}
         for name, values in (
@@ -235,7 +155,7 @@ class RequestLog:
             ("lane", self._lanes),
         ):
             columns[name] = pd.Categorical(values)[order]
-        return pd.DataFrame(columns)
+        return pd.DataFrame(columns, copy=False)
 
 
 def collect(
@@ -247,24 +167,24 @@ def collect(
     about: dict[str, Any],
 ) -> Records:
     """Join the columns of all replicas into `Records`."""
-    parts = [log.unroll(outside, prices) for log in logs]
-    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    weight = columns["duration"].astype(np.float64)
+    replicas = [log.steps(outside, prices) for log in logs]
+    weight = joined(replicas, "duration").astype(np.float64)
+    size = logs[0].block_size
     pools = np.array([step.pool.blocks for step in steps], dtype=np.int64)
-    used = (pools[columns["replica"]] - columns["free_blocks"]) * logs[0].block_size
-    allocated = float((used * weight).sum())
-    unused = columns.pop("unused")
-    idle = columns.pop("idle_held") * logs[0].block_size
+    used = pools[joined(replicas, "replica")] - joined(replicas, "free_blocks")
+    allocated = size * float(used @ weight)
+    unused = float(joined(replicas, "unused") @ weight)
+    idle = size * float(joined(replicas, "idle_held") @ weight)
     about |= {
-        "waste_share": float((unused * weight).sum()) / allocated if allocated else 0.0,
-        "idle_held_share": float((idle * weight).sum()) / allocated if allocated else 0.0,
+        "waste_share": unused / allocated if allocated else 0.0,
+        "idle_held_share": idle / allocated if allocated else 0.0,
         "needless_evictions": sum(log.needless for log in logs),
         "fragmented_wait_s": sum(log.fragmented for log in logs) / PS_PER_S,
         "swaps": sum(step.swaps for step in steps),
     }
     return Records(
         requests=requests.frame(),
-        steps=pd.DataFrame({name: columns[name] for name in STEP_COLUMNS}),
+        steps=cast(pd.DataFrame, steps_frame(replicas)),
         spells=_flat(SPELL_COLUMNS, [step.group.spells for step in steps], replica_at=1),
         stalls=_flat(STALL_COLUMNS, [step.stalls for step in steps], replica_at=1),
         about=about,

@@ -20,9 +20,10 @@ from simulator.door import Door, DoorSettings
 from simulator.engine import Engine
 from simulator.fleet import Fleet, FleetSettings
 from simulator.leap import FOREVER
-from simulator.recorder import Outside, RequestLog, collect
+from simulator.recorder import RequestLog, collect
 from simulator.replica import Replica
 from simulator.sequence import Sequence
+from simulator.unroll import Outside
 from simulator.world import World
 from traces.records import Records
 from traces.seeds import stream

@@ -26,7 +26,6 @@ from simulator.door import DoorSettings
 from simulator.engine import Engine
 from simulator.fleet import FleetSettings
 from simulator.policy_names import policy_class, policy_file
-from simulator.recorder import Outside
 from simulator.run import Progress, simulate
 from simulator.sections import (
     EngineSettings,
@@ -46,6 +45,7 @@ from simulator.settings_file import (
     set_key,
     write_toml,
 )
+from simulator.unroll import Outside
 from simulator.workload import DEFAULT_PRESET, check_load, declared_label, load_trace, trace_files
 from simulator.workload import PATHS as TRACE_PATHS
 from traces.records import Records

@@ -241,7 +241,8 @@ def assert_same_frames(one: Records, other: Records) -> None:
         if name in ("spells", "stalls"):
             left = left.sort_values(list(left.columns)).reset_index(drop=True)
             right = right.sort_values(list(right.columns)).reset_index(drop=True)
-        pd.testing.assert_frame_equal(left, right, obj=name)
+        frames = (getattr(frame, "frame", frame) for frame in (left, right))
+        pd.testing.assert_frame_equal(*frames, obj=name)
 
 
 def assert_same(case: Case) -> None:

@@ -12,10 +12,14 @@ Every gap between consecutive tokens of a request is counted in exactly one of t
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 WAITS = ("tokens", "blocks", "reserve", "seats", "lane", "batch", "behind", "boundary", "door")
 """Why a request waited before it was first scheduled (the `Answer` that its turn got; *behind*
@@ -85,12 +89,54 @@ preemptions, `queued` ps were spent in the queue and `recompute` ps after re-adm
 `recompute` is 0 the gap ends with a decode like any other."""
 
 
+class ColumnFrame:
+    """A table like a DataFrame whose columns are made when asked for, and not kept.
+
+    `table["column"]`, `len` and `columns` cost no more than they must; anything else builds the
+    whole DataFrame (`frame`), once.
+    """
+
+    def __init__(
+        self, names: tuple[str, ...], rows: int, make: Callable[[str], NDArray[np.int64]]
+    ) -> None:
+        self.columns = pd.Index(names)
+        self._rows = rows
+        self._make = make
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str) and key in self.columns:
+            return pd.Series(self._make(key), name=key, copy=False)
+        return self.frame[key]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self[name] if name in self.columns else getattr(self.frame, name)
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """All columns at once."""
+        return pd.DataFrame({name: self._make(name) for name in self.columns}, copy=False)
+
+    def equals(self, other: object) -> bool:
+        """As `DataFrame.equals`."""
+        right = other.frame if isinstance(other, ColumnFrame) else other
+        return isinstance(right, pd.DataFrame) and self.frame.equals(right)
+
+
 @dataclass(frozen=True)
 class Records:
     """A finished run. `about` carries what reports print beside the numbers."""
 
     requests: pd.DataFrame
     steps: pd.DataFrame
+    """Possibly a `ColumnFrame`: ask for columns rather than for the whole."""
     spells: pd.DataFrame
     stalls: pd.DataFrame
     about: dict[str, Any] = field(default_factory=dict)

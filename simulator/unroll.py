@@ -1,0 +1,229 @@
+"""From leaps to steps: the columns of `traces.records.STEP_COLUMNS`, made when asked for.
+
+A run leaves one row a leap. Unrolled, a million requests have millions of steps, of which a
+report looks at a few columns at a time: so each column is made anew when somebody asks.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+
+import numpy as np
+
+from calibration.step_time import StepTime, interpolate
+from traces.records import STEP_COLUMNS, ColumnFrame
+from traces.trace import Ints
+
+BIG = ("start", "first", "growth", "area2", "decode_context", "host")
+"""Columns of a leap that need 64 bits."""
+SMALL = (
+    "steps", "prefill_tokens", "chunks", "decodes", "free_blocks", "admitted", "preempted",
+    "finished", "tick", "unused", "idle_held",
+)  # fmt: skip
+"""Columns of a leap that fit 32 bits."""
+HELD = ("unused", "idle_held")
+"""Columns of a step beside `STEP_COLUMNS`: token slots allocated but unused, and blocks of
+sequences that got no token."""
+
+Outside = Callable[[dict[str, Ints]], Ints]
+"""Columns of steps (`prefill_tokens`, `decodes`, `chunks`, `area2`, `decode_context`) → 0 or 1."""
+
+
+class ReplicaSteps:
+    """The steps of one replica, column by column."""
+
+    def __init__(
+        self,
+        replica: int,
+        block_size: int,
+        big: array[int],
+        small: array[int],
+        grown: array[int],
+        extra: array[int],
+        queued: array[int],
+        withdrawn: array[int],
+        outside: Outside | None,
+        prices: StepTime | None,
+    ) -> None:
+        """`grown` and `extra` have one entry for each step of a leap but its first: blocks it
+        took, and what it took beyond the arithmetic series. `prices`: what steps were priced
+        with, None where they were measured."""
+        self._replica = replica
+        self._block_size = block_size
+        self._leap: dict[str, Ints] = {}
+        for names, flat, kind in ((BIG, big, np.int64), (SMALL, small, np.int32)):
+            table = np.frombuffer(flat, dtype=kind).reshape(-1, len(names))
+            self._leap |= dict(zip(names, table.T, strict=True))
+        self._times = self._leap["steps"].astype(np.int64)
+        self._first = np.cumsum(self._times) - self._times
+        self._grown = np.frombuffer(grown, dtype=np.int32)
+        self._extra = np.frombuffer(extra, dtype=np.int64)
+        self._queued = np.frombuffer(queued, dtype=np.int64)
+        self._withdrawn = np.frombuffer(withdrawn, dtype=np.int64)
+        self._outside = outside
+        self._prices = prices
+        self.rows = int(self._times.sum())
+
+    def column(self, name: str) -> Ints:
+        """One value a step: a column of `STEP_COLUMNS` or `HELD`."""
+        make = _COLUMNS.get(name)
+        return self._each(name) if make is None else make(self)
+
+    def _each(self, name: str) -> Ints:
+        return np.repeat(self._leap[name].astype(np.int64), self._times)
+
+    def _nth(self) -> Ints:
+        """Number of the step in its leap, from 0."""
+        return np.arange(self.rows, dtype=np.int64) - np.repeat(self._first, self._times)
+
+    def _since(self, per_step: Ints) -> Ints:
+        """Running sum within each leap, from 0 at its first step: `per_step` is 0 there."""
+        total = np.cumsum(per_step)
+        total -= np.repeat(total[self._first], self._times) if self.rows else 0
+        return total
+
+    def _further(self, values: Ints) -> Ints:
+        """`values` of the further steps, 0 at the first of each leap."""
+        out = np.zeros(self.rows, dtype=np.int64)
+        if len(values):
+            rest = np.ones(self.rows, dtype=np.bool_)
+            rest[self._first] = False
+            out[rest] = values
+        return out
+
+    def _at_first(self, name: str) -> Ints:
+        out = np.zeros(self.rows, dtype=np.int64)
+        out[self._first] = self._leap[name]
+        return out
+
+    def whose(self) -> Ints:
+        return np.full(self.rows, self._replica, dtype=np.int64)
+
+    def duration(self) -> Ints:
+        duration = self._each("growth") * self._nth()
+        duration += self._each("first")
+        duration += self._further(self._extra)
+        return duration
+
+    def start(self) -> Ints:
+        duration = self.duration()
+        before = np.cumsum(duration) - duration
+        before -= np.repeat(before[self._first], self._times) if self.rows else 0
+        before += self._each("start")
+        return before
+
+    def host(self) -> Ints:
+        return self._each("host") + self._further(self._extra)
+
+    def interference(self) -> Ints:
+        if self._prices is None:
+            return np.zeros(self.rows, dtype=np.int64)
+        first, growth = _beyond_decodes(self._leap, self._prices)
+        beyond = np.repeat(growth, self._times) * self._nth()
+        beyond += np.repeat(first, self._times)
+        return np.maximum(beyond, 0, out=beyond)
+
+    def decode_context(self) -> Ints:
+        return self._each("decode_context") + self._each("decodes") * self._nth()
+
+    def running(self) -> Ints:
+        leap = self._leap
+        flow = leap["admitted"].astype(np.int64) - leap["preempted"] - leap["finished"]
+        return np.repeat(np.cumsum(flow) + leap["finished"], self._times)
+
+    def waiting(self) -> Ints:
+        leap = self._leap
+        start = self.start()
+        waiting = np.searchsorted(self._queued, start, side="right")
+        waiting -= np.searchsorted(self._withdrawn, start, side="right")
+        gone = np.cumsum(leap["admitted"].astype(np.int64) - leap["preempted"])
+        waiting -= np.repeat(gone, self._times)
+        return waiting
+
+    def free_blocks(self) -> Ints:
+        return self._each("free_blocks") - self._since(self._further(self._grown))
+
+    def admitted(self) -> Ints:
+        return self._at_first("admitted")
+
+    def preempted(self) -> Ints:
+        return self._at_first("preempted")
+
+    def finished(self) -> Ints:
+        out = np.zeros(self.rows, dtype=np.int64)
+        out[self._first + self._times - 1] = self._leap["finished"]
+        return out
+
+    def tick(self) -> Ints:
+        tick = self._each("tick")
+        return np.where(tick >= 0, tick + self._nth(), -1)
+
+    def unused(self) -> Ints:
+        fed = self._each("prefill_tokens") + self._each("decodes")
+        grown = self._since(self._further(self._grown))
+        return self._each("unused") + self._block_size * grown - fed * self._nth()
+
+    def beyond_grid(self) -> Ints:
+        if self._outside is None:
+            return np.zeros(self.rows, dtype=np.int64)
+        prefill = self._each("prefill_tokens")
+        needed = ("decodes", "chunks", "decode_context")
+        columns = {name: self.column(name) for name in needed} | {"prefill_tokens": prefill}
+        # A chunk's 2A grows by 2q² a step; q² is at most P² where there is one chunk.
+        columns["area2"] = self._each("area2") + 2 * self._nth() * prefill**2
+        return self._outside(columns)
+
+
+_COLUMNS: dict[str, Callable[[ReplicaSteps], Ints]] = {
+    "replica": ReplicaSteps.whose,
+    "start": ReplicaSteps.start,
+    "duration": ReplicaSteps.duration,
+    "host": ReplicaSteps.host,
+    "interference": ReplicaSteps.interference,
+    "decode_context": ReplicaSteps.decode_context,
+    "running": ReplicaSteps.running,
+    "waiting": ReplicaSteps.waiting,
+    "free_blocks": ReplicaSteps.free_blocks,
+    "admitted": ReplicaSteps.admitted,
+    "preempted": ReplicaSteps.preempted,
+    "finished": ReplicaSteps.finished,
+    "tick": ReplicaSteps.tick,
+    "outside": ReplicaSteps.beyond_grid,
+    "unused": ReplicaSteps.unused,
+}
+"""All others are the same in every step of a leap."""
+
+
+def steps_frame(replicas: list[ReplicaSteps]) -> ColumnFrame:
+    """The steps of all replicas, by (replica, start)."""
+    return ColumnFrame(
+        names=tuple(STEP_COLUMNS),
+        rows=sum(replica.rows for replica in replicas),
+        make=lambda name: joined(replicas, name),
+    )
+
+
+def joined(replicas: list[ReplicaSteps], name: str) -> Ints:
+    """A column over all replicas."""
+    parts = [replica.column(name) for replica in replicas]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _beyond_decodes(leap: dict[str, Ints], prices: StepTime) -> tuple[Ints, Ints]:
+    """What the first step of each leap takes beyond its decodes alone, and each next one more.
+
+    Host work per block counts as the decodes' own, whoever's the blocks are.
+    """
+    decodes = leap["decodes"].astype(np.int64)
+    sizes, at = np.unique(decodes, return_inverse=True)
+    model = [
+        interpolate(prices.g, prices.pad(size)) + interpolate(prices.h, size)
+        for size in sizes.tolist()
+    ]
+    fixed, per_sequence, per_token = prices.decode
+    alone = leap["host"] - prices.tS * leap["chunks"] + np.array(model, dtype=np.int64)[at]
+    alone += fixed + per_sequence * decodes + per_token * leap["decode_context"]
+    decoding = decodes > 0
+    first = np.where(decoding, leap["first"] - alone, 0)
+    return first, np.where(decoding, leap["growth"] - per_token * decodes, 0)
