@@ -310,6 +310,20 @@ def evict_then_feed(step: Step, victim: Victim, most: int = ALL) -> None:
     feed_or_evict(step, victim, most)
 
 
+def feed_prompts(step: Step, victim: Victim, most: int = ALL) -> None:
+    """Feed unfinished prompts and nobody else; while one starves for blocks, preempt.
+
+    When the starved one is itself the victim, the pass ends.
+    """
+    for seq in [seq for seq in step.prefilling if seq.todo > 1]:
+        while seq in step.running and step.tokens_left:
+            if step.feed(seq, min(most, step.tokens_left)) is not Answer.BLOCKS:
+                break
+            step.preempt(out := victim(step))
+            if out is seq:
+                return
+
+
 def admit_in_order(
     step: Step,
     most: int = ALL,

@@ -18,6 +18,7 @@ from policies.base import (
     admit_in_order,
     evict_then_feed,
     feed_or_evict,
+    feed_prompts,
 )
 from policies.settings import Settings
 from traces.trace import PS_PER_S
@@ -33,6 +34,8 @@ class Chunked(Settings):
     """Raise that limit, where there is one, to an equal share of the budget if that is larger."""
     chunks: bool = True
     """False: a prompt is prefilled whole, when it fits what is left of the budget."""
+    prefill_first: bool = False
+    """Prompts before decodes: what they leave of the budget is for decodes, not the reverse."""
     partials: int = 0
     """Admit nobody while so many running prompts are unfinished; 0 = no limit."""
     skips: int = 0
@@ -61,6 +64,17 @@ class Chunked(Settings):
                 f"policy.patience = {self.patience} contradicts policy.reentry = "
                 f'{self.reentry!r}: expected reentry = "tail"'
             )
+        if self.patience and self.order != "fcfs":
+            raise ValueError(
+                f"policy.patience = {self.patience} contradicts policy.order = {self.order!r}, by "
+                "which a victim may come back before the one it made way for: "
+                'expected order = "fcfs"'
+            )
+        if self.prefill_first and self.check_first:
+            raise ValueError(
+                "policy.prefill_first = true contradicts policy.check_first = true, which looks at "
+                "decodes and prompts at once: choose one"
+            )
 
     @property
     def starves(self) -> str:
@@ -80,13 +94,34 @@ class Chunked(Settings):
 
     def schedule(self, step: Step) -> Stable | None:
         most = self.most(step)
-        feed = evict_then_feed if self.check_first else feed_or_evict
-        feed(step, self.evict, most)
+        if self.prefill_first:
+            feed_prompts(step, self.evict, most)
+            answer = self.enter(step, most)
+            self.feed(step, most)
+        else:
+            self.feed(step, most)
+            answer = self.enter(step, most)
+        if answer is None:
+            return ALWAYS
+        if self.patience and not answer:
+            return self.make_way(step, answer)
+        return ALWAYS if self.prefill_first or self.long_prefill or self.skips else BEHIND_HEAD
+
+    def feed(self, step: Step, most: int) -> None:
+        """Feed the running set, and evict where its blocks are short."""
+        (evict_then_feed if self.check_first else feed_or_evict)(step, self.evict, most)
+
+    def admits(self, step: Step) -> bool:
+        """Whether anybody may enter now, or admissions cool down."""
         if self.cooldown and step.evictions_in_a_row >= self.cooldown:
             step.pause(self.cooldown_free)
-        if step.paused:
-            return ALWAYS
-        answer = admit_in_order(
+        return not step.paused
+
+    def enter(self, step: Step, most: int) -> Answer | None:
+        """Admit from the head of the queue: the last answer, or None while admissions cool down."""
+        if not self.admits(step):
+            return None
+        return admit_in_order(
             step,
             most,
             whole=not self.chunks,
@@ -94,9 +129,6 @@ class Chunked(Settings):
             partials=self.partials,
             reserve_max=self.reserve_max,
         )
-        if self.patience and not answer:
-            return self.make_way(step, answer)
-        return ALWAYS if self.long_prefill or self.skips else BEHIND_HEAD
 
     def make_way(self, step: Step, answer: Answer) -> Stable:
         """Preempt somebody if the head waits for a seat or blocks, longer than `patience`."""

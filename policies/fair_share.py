@@ -7,9 +7,9 @@ counter, Sheng et al., OSDI'24).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from policies.base import ALWAYS, Stable, Step, feed_or_evict
+from policies.base import ALWAYS, Answer, Stable, Step
 from policies.chunked import Chunked
 from traces.trace import Request
 
@@ -18,16 +18,26 @@ from traces.trace import Request
 class FairShare(Chunked):
     """One lane a tenant."""
 
+    # What is about the one head of one queue does not apply.
+    prefill_first: bool = field(default=False, init=False)
+    skips: int = field(default=0, init=False)
+    patience: float = field(default=0.0, init=False)
+
     def lane(self, request: Request) -> str:
         """The tenant."""
         return request.tenant
 
     def schedule(self, step: Step) -> Stable | None:
         most = self.most(step)
-        feed_or_evict(step, self.evict, most)
+        self.feed(step, most)
+        if not self.admits(step):
+            return ALWAYS
         while waiting := [lane for lane in step.lanes if step.waiting(lane)]:
             lane = min(waiting, key=lambda lane: (step.served(lane), lane))
             head = step.waiting(lane)[0]
+            if self.partials and step.unfinished >= self.partials:
+                step.wait(head, Answer.LANE)
+                return None
             hold = head.prompt + head.declared - 1 if self.reserve_max else 0
             if not step.admit(head, most, whole=not self.chunks, hold=hold):
                 # Who is least served changes from step to step.

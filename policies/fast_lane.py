@@ -7,7 +7,7 @@ the slow lane does not want. Beyond shares of about 35 % the slow lane pays visi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from policies.base import ALWAYS, Stable, Step, admit_in_order, feed_or_evict
 from policies.chunked import Chunked
@@ -24,6 +24,14 @@ class FastLane(Chunked):
     """Tokens of prompt at most."""
     fast_output: int = 0
     """Declared output tokens at most; 0 = go by the prompt alone."""
+
+    # What orders the whole batch or one queue contradicts two lanes with shares of their own.
+    chunks: bool = field(default=True, init=False)
+    prefill_first: bool = field(default=False, init=False)
+    partials: int = field(default=0, init=False)
+    skips: int = field(default=0, init=False)
+    check_first: bool = field(default=False, init=False)
+    patience: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -43,11 +51,13 @@ class FastLane(Chunked):
     def schedule(self, step: Step) -> Stable | None:
         most = self.most(step)
         feed_or_evict(step, self.evict, most=0)  # decodes of both lanes
+        admits = self.admits(step)
         kept = min(step.tokens_left, int(self.share * self.token_budget))
         slow = min(step.wanted("slow", most), step.tokens_left - kept)
         for lane, left in (("fast", slow), ("slow", 0)):
             # What chunks in progress take of a lane's share, newcomers cannot take again.
             feed_or_evict(step, self.evict, most, lane, step.tokens_left - left)
             within = step.tokens_left - left
-            admit_in_order(step, most, lane, within, reserve_max=self.reserve_max)
+            if admits:
+                admit_in_order(step, most, lane, within, reserve_max=self.reserve_max)
         return ALWAYS

@@ -118,11 +118,12 @@ def policies(draw: st.DrawFn) -> Settings:
         common |= {
             "partials": draw(st.sampled_from((0, 0, 1, 2))),
             "skips": draw(st.sampled_from((0, 0, 1, 3))),
-            "check_first": draw(st.booleans()),
+            "prefill_first": (pf := draw(st.booleans())),
+            "check_first": not pf and draw(st.booleans()),
             "cooldown": draw(st.sampled_from((0, 0, 1, 2))),
             "cooldown_free": draw(st.sampled_from((0.1, 0.5))),
         }
-        if common["reentry"] == "tail":
+        if common["reentry"] == "tail" and common["order"] == "fcfs":
             common["patience"] = draw(st.sampled_from((0.0, 0.0, 5e-9)))
     if kind == "whole":
         return Chunked(token_budget=draw(st.integers(2 * LONGEST, 300)), chunks=False, **common)
