@@ -158,9 +158,10 @@ class Evidence:
                 found[f"{term}{said}"] = margin
         return found
 
-    def goodput_share(self, sla: Sla) -> float:
+    def goodput_share(self, sla: Sla, of: str = "") -> float:
         """Share of the requests that finished and met every term."""
-        return float(self.meeting(sla).mean()) if len(self.requests) else 0.0
+        met = self.meeting(sla)[self._of(of)]
+        return float(met.mean()) if len(met) else 0.0
 
     def _groups(self, by: str | None) -> Iterator[tuple[str, str]]:
         if by is None or by not in self.classes:
@@ -247,10 +248,10 @@ def _table(run: Latencies, kept: NDArray[np.int64]) -> Floats:
         table[:, at] = np.where(own >= 0, own, np.where(never, np.inf, np.nan))
     place = np.full(run.gaps.rows, -1)
     place[kept] = np.arange(len(kept))
-    for row, own in _own_gaps(run):
+    for row, gaps in _own_gaps(run):
         if (at := place[row]) >= 0:
-            ranks = [-(-share * len(own) // 100) - 1 for share in (50, 90, 95, 99, 100)]
-            table[at, 4:] = np.sort(own)[ranks] / PS_PER_S
+            ranks = [-(-share * len(gaps) // 100) - 1 for share in (50, 90, 95, 99, 100)]
+            table[at, 4:] = np.sort(gaps)[ranks] / PS_PER_S
     return table
 
 

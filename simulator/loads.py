@@ -11,6 +11,7 @@ from simulator.search import Probe
 from simulator.settings_file import ScenarioError
 from simulator.workload import DEFAULT_PRESET, load_trace
 from traces.arrivals import Varying
+from traces.presets import expand
 from traces.trace import PS_PER_S
 from traces.workload import Workload
 
@@ -48,7 +49,7 @@ class Load:
                     "to plan with"
                 )
             return cls("recorded", (len(open_loop) - 1) / span, len(recorded))
-        known = Workload.from_table(_synthetic(scenario))
+        known = Workload.from_table(synthetic(scenario))
         if known.clients is not None:
             raise ScenarioError(
                 "trace.clients: the clients of a closed loop set the pace, so that there is no "
@@ -71,8 +72,8 @@ class Load:
             for key, value in base.tables().get("trace", {}).items()
             if key not in ("start", "duration", "limit", "duration_s", "requests", "rate")
         }
-        if "preset" in _synthetic(base):
-            trace["preset"] = _synthetic(base)["preset"]
+        if "preset" in synthetic(base):
+            trace["preset"] = synthetic(base)["preset"]
         trace["rate"] = probe.rate
         if self.kind == "shaped":
             trace["duration_s"] = self.span_s
@@ -90,7 +91,13 @@ class Load:
         return drawn.at(base, Probe(math.inf, seed, requests))
 
 
-def _synthetic(scenario: Scenario) -> dict[str, Any]:
+def full_trace(scenario: Scenario) -> dict[str, Any]:
+    """The `[trace]` section, with what its preset says written out."""
+    table = scenario.tables().get("trace", {})
+    return table if scenario.trace.file is not None else expand(table | synthetic(scenario))
+
+
+def synthetic(scenario: Scenario) -> dict[str, Any]:
     """The workload's table, with the preset that is meant where nothing is said."""
     table = scenario.trace.workload
     if scenario.trace.preset or not table:

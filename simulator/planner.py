@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
@@ -225,3 +225,106 @@ def _fairness(seen: Sequence[Evidence]) -> dict[str, dict[str, float]]:
         name: {key: fmean(one.values(term, f"{name}={key}") for one in seen) for key in keys}
         for name, keys in seen[0].classes.items()
     }
+
+
+# The plain form
+
+
+def as_dict(
+    plan: Plan,
+    *,
+    fleet: Any = None,
+    flags: Sequence[Any] = (),
+    asked_rate: float | None = None,
+) -> dict[str, Any]:
+    """Plain dicts, lists, strings and numbers: what is written and shown (schema 1)."""
+    settings = [_setting(one) for one in plan.settings]
+    best = None
+    if plan.best is not None:
+        best = next(one for one in settings if one["values"] == dict(plan.best.values))
+    asked = None
+    if asked_rate is not None and plan.best is not None and plan.best.service is not None:
+        asked = {"rate": asked_rate, "rho": asked_rate / plan.best.service.estimate}
+    objective = plan.question.objective
+    level = str(objective.sla)
+    if objective.attainment is not None:
+        level = f"{objective.attainment:.6g} of requests: {level}"
+    if objective.by is not None:
+        level += f", for every {objective.by}"
+    return {
+        "schema": 1,
+        "title": f"highest rate of a replica that keeps {level}",
+        "sla": level,
+        "settings": settings,
+        "best": best,
+        "pareto": _pareto(settings),
+        "confirmed": plan.confirmed and asdict(plan.confirmed),
+        "asked": asked,
+        "fleet": fleet and asdict(fleet),
+        "flags": [asdict(one) for one in flags],
+        "runs_made": plan.runs_made,
+        "runs_found": plan.runs_found,
+    }
+
+
+def named(values: Mapping[str, Any]) -> str:
+    """A setting by its values, for people."""
+    return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in values.items())
+
+
+def _setting(one: Setting) -> dict[str, Any]:
+    edge = one.edge
+    return {
+        "name": named(one.values),
+        "values": dict(one.values),
+        "error": one.error,
+        "service": one.service and asdict(one.service),
+        "rate": asdict(edge.rate) if edge and edge.rate else None,
+        "verdict": edge.verdict if edge else None,
+        "recommended": one.recommended,
+        "rho": one.rho,
+        "missed_below": edge.missed_below if edge else None,
+        "requests_per_run": edge.requests if edge else 0,
+        "points": [asdict(point) for point in one.points],
+        "at_edge": one.at_edge and asdict(one.at_edge),
+        "breaks": one.breaks and asdict(one.breaks),
+        "band": one.band and asdict(one.band),
+        "tokens_per_request": one.tokens_per_request,
+        "peak_goodput": one.peak_goodput and list(one.peak_goodput),
+        "same_as": named(one.same_as) if one.same_as else None,
+    }
+
+
+def _pareto(settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Points that no other beats in rate, P99 TTFT and P99 ITL at once, by rate."""
+    points = [
+        {
+            "name": one["name"],
+            "rate": point["rate"],
+            "ttft_p99": point["values"]["ttft_p99"],
+            "itl_p99": point["values"]["itl_p99"],
+        }
+        for one in settings
+        if one["same_as"] is None
+        for point in one["points"]
+        if point["margin"] <= 0
+    ]
+    whole = [p for p in points if p["ttft_p99"] is not None and p["itl_p99"] is not None]
+    front = [
+        p
+        for p in whole
+        if not any(
+            q is not p
+            and q["rate"] >= p["rate"]
+            and q["ttft_p99"] <= p["ttft_p99"]
+            and q["itl_p99"] <= p["itl_p99"]
+            for q in whole
+        )
+    ]
+    # Rates within a twentieth of each other are one row: the one with the least P99 TTFT.
+    thinned: dict[int, dict[str, Any]] = {}
+    for point in front:
+        place = round(math.log(point["rate"]) / 0.05)
+        if place not in thinned or point["ttft_p99"] < thinned[place]["ttft_p99"]:
+            thinned[place] = point
+    return sorted(thinned.values(), key=lambda point: -point["rate"])

@@ -9,7 +9,18 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from simulator.cli import compare, demo, policy, profile, report, simulate, sweep, trace
+from simulator.cli import (
+    compare,
+    demo,
+    plan,
+    policy,
+    profile,
+    report,
+    simulate,
+    sweep,
+    trace,
+    whatif,
+)
 from simulator.cli.mock_server import mock_server
 from simulator.cli.printing import FAILED, INTERRUPTED, WRONG_INPUT, complain
 
@@ -57,6 +68,8 @@ app.command("demo")(demo.demo)
 app.command("simulate")(simulate.simulate)
 app.command("compare")(compare.compare)
 app.command("sweep")(sweep.sweep)
+app.command("plan")(plan.plan)
+app.command("whatif")(whatif.whatif)
 app.command("report")(report.report)
 app.add_typer(trace.app, name="trace")
 app.add_typer(profile.app, name="profile")

@@ -131,10 +131,11 @@ def scenario_from(
 def takes_scenario(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command whose first parameter is a `Scenario` the flags of `scenario_from`.
 
-    Typer reads parameters from the signature, so the flags are written once and put there.
+    Typer reads parameters from the signature, so the flags are written once and put there. A
+    flag that the command has a parameter of the same name for is the command's own.
     """
-    flags = _parameters(scenario_from)
     own = _parameters(command, skip=1)
+    flags = [p for p in _parameters(scenario_from) if p.name not in {q.name for q in own}]
 
     @functools.wraps(command)
     def with_flags(**given: Any) -> None:

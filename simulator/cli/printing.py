@@ -143,3 +143,19 @@ def progress(what: str, after_s: float = 1.0) -> Iterator[Callable[[float], None
     finally:
         if bar.live.is_started:
             bar.stop()
+
+
+@contextmanager
+def status(what: str) -> Iterator[Callable[[str], None]]:
+    """A line on stderr that says what is being looked at; call it with the text.
+
+    It moves on a terminal and vanishes at the end; elsewhere nothing is printed.
+    """
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda text: None
+        return
+    with console.status(what) as line:
+        yield lambda text: line.update(f"{what}: {text}"[: console.width - 4])
