@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from reports.figures.distributions import curve
-from reports.figures.style import FAINT, ORANGE, drawing, latency_ticks, png
+from reports.figures.style import FAINT, ORANGE, drawing, latency_ticks, png, round_time
 from reports.percentiles import Distribution
 
 Known = Mapping[str, Distribution]
@@ -41,6 +42,11 @@ def _panel(axes: Axes, metric: str, ours: Known, real: Mapping[str, Known]) -> N
         axes.step(
             *curve(ours[metric]), where="post", color=ORANGE, linewidth=1.4, linestyle=(0, (4, 1.2))
         )
-        latency_ticks(axes)
+        low, high = axes.get_xlim()
+        if low > 0 and high < 20 * low:
+            axes.xaxis.set_major_locator(MaxNLocator(4))
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: round_time(value)))
+        else:
+            latency_ticks(axes)
     axes.set_ylim(0, 1)
     axes.set_yticks([0, 0.5, 0.9, 1], ["0", "50 %", "90 %", "100 %"])
