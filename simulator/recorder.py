@@ -144,11 +144,13 @@ class RequestLog:
         return len(self._reasons)
 
     def frame(self) -> pd.DataFrame:
-        """Rows in trace order."""
+        """Rows in trace order. The log is spent: a million rows are not kept twice."""
         names = [*REQUEST_COLUMNS]
         table = np.frombuffer(self._ints, dtype=np.int64).reshape(-1, len(names))
         order = np.argsort(table[:, 0], kind="stable")
         columns: dict[str, Any] = {name: table[order, at] for at, name in enumerate(names)}
+        self._ints = array("q")
+        del table
         for name, values in (
             ("reason", self._reasons),
             ("tenant", self._tenants),
