@@ -14,13 +14,14 @@ import io
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from reports.avalanche import avalanche
 from reports.confidence import stationarity
 from reports.gaps import column
 from reports.latencies import Latencies
@@ -99,6 +100,8 @@ class Evidence:
             "slow_gaps": _slow_gaps(run),
             "room": _room(run),
             "mixed": _mixed(run),
+            "memory": _memory(run),
+            "avalanche": (found := avalanche(run)) and asdict(found),
         }
         return cls(_table(run, kept), classes, members, gaps, facts)
 
@@ -357,6 +360,19 @@ def _room(run: Latencies) -> dict[str, int]:
         "running": int(column(steps, "running").max(initial=0)),
         "longest": int((run.column("prompt") + run.column("declared")).max(initial=0)),
         "bound": int(run.column("preemptions").sum()) + rejected + int(held > 0),
+    }
+
+
+def _memory(run: Latencies) -> dict[str, float]:
+    """Who holds the pool: the largest share of one request, and lengths that caps go by."""
+    pool = run.about.get("blocks", 0)
+    produced = run.column("produced")[run.finished]
+    tokens = (run.column("prompt") + run.column("produced"))[run.finished]
+    none = not len(produced)
+    return {
+        "largest_share": int(run.column("blocks_peak").max(initial=0)) / pool if pool else 0.0,
+        "output_p99": 0.0 if none else float(np.quantile(produced, 0.99, method="inverted_cdf")),
+        "tokens_mean": 0.0 if none else float(tokens.mean()),
     }
 
 

@@ -15,6 +15,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from reports.advice import advice_lines
 from reports.units import NONE, digits, seconds, share
 
 Plain = Mapping[str, Any]
@@ -60,6 +61,8 @@ def sentences(plan: Plain) -> list[str]:
     said = [_best(best), *_confirmed(plan["confirmed"]), *_limits(best), *_band(best)]
     if plan["fleet"]:
         said += _fleet(plan["fleet"])
+    if plan["advice"]:
+        said += [one.rstrip(".") for one in advice_lines(plan["advice"])]
     if plan["asked"]:
         said.append(_asked(plan["asked"]))
     said.append(f"{plan['runs_made']:,} runs made, {plan['runs_found']:,} found in the store")
@@ -84,9 +87,8 @@ def _nothing(plan: Plain) -> str:
 def _best(best: Plain) -> str:
     low, high = best["rate"]["low"], best["rate"]["high"]
     said = (
-        f"{best['name'] or 'one replica'}: {digits(low)} to {digits(high)} requests/s per replica (95 %);"
-        f" plan with "
-        f"{digits(best['recommended'])}/s, ρ = {best['rho']:.2f} of μ = "
+        f"{best['name'] or 'one replica'}: {digits(low)} to {digits(high)} requests/s a replica "
+        f"(95 %); plan with {digits(best['recommended'])}/s, ρ = {best['rho']:.2f} of μ = "
         f"{digits(best['service']['estimate'])}/s"
     )
     if best["verdict"] == "all":

@@ -18,6 +18,7 @@ from calibration.profile import load_profile
 from reports.confidence import Interval, student
 from reports.evidence import Evidence, same_in_blocks
 from simulator.loads import Load
+from simulator.remedies import Advice, remedies
 from simulator.runs import OnRound, RunFailed, Runs, Study, together
 from simulator.scenario import Scenario
 from simulator.search import Effort, Probe
@@ -227,6 +228,27 @@ def _fairness(seen: Sequence[Evidence]) -> dict[str, dict[str, float]]:
     }
 
 
+def advise(plan: Plan, runs: Runs, on_cure: Callable[[str], None] | None = None) -> Advice | None:
+    """Cures for trouble that the best setting, or the first where there is none, has at its edge.
+
+    None where there is no trouble.
+    """
+    chosen = plan.best or next((one for one in plan.settings if one.service), None)
+    if chosen is None or chosen.service is None:
+        return None
+    rate = chosen.edge.rate.estimate if chosen.edge and chosen.edge.rate else 0.0
+    scenario = plan.load.at(
+        plan.question.base.with_values(chosen.values),
+        Probe(
+            rate or 0.5 * chosen.service.estimate,
+            FRESH_SEED,
+            chosen.edge.requests if chosen.edge and rate else plan.question.effort.long,
+        ),
+    )
+    (seen,) = runs.of([scenario])
+    return None if isinstance(seen, RunFailed) else remedies(scenario, seen, runs, on_cure=on_cure)
+
+
 # The plain form
 
 
@@ -235,6 +257,7 @@ def as_dict(
     *,
     fleet: Any = None,
     flags: Sequence[Any] = (),
+    advice: Any = None,
     asked_rate: float | None = None,
 ) -> dict[str, Any]:
     """Plain dicts, lists, strings and numbers: what is written and shown (schema 1)."""
@@ -262,6 +285,7 @@ def as_dict(
         "asked": asked,
         "fleet": fleet and asdict(fleet),
         "flags": [asdict(one) for one in flags],
+        "advice": advice and asdict(advice),
         "runs_made": plan.runs_made,
         "runs_found": plan.runs_found,
     }

@@ -27,6 +27,9 @@ from simulator.cli.printing import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simulator.flags import Flags
     from simulator.planner import Plan, Question
     from simulator.runs import Runs
     from simulator.scenario import Scenario
@@ -134,7 +137,7 @@ def _answer(
     question: Question, runs: Runs, target_rate: float | None, price: float | None
 ) -> dict[str, Any]:
     from simulator.flags import engine_flags
-    from simulator.planner import as_dict
+    from simulator.planner import advise, as_dict
     from simulator.planner import plan as make_plan
     from simulator.provision import provision
 
@@ -152,13 +155,12 @@ def _answer(
                 gpu_hour_price=price,
                 on_progress=tell,
             )
-    flags = ()
+        advice = advise(found, runs, tell)
+    flags: Sequence[Flags] = ()
     if found.best is not None:
         flags = engine_flags(question.base.with_values(found.best.values))
-    asked = question.base.trace.workload.get("rate") or (
-        question.base.trace.file and found.load.rate
-    )
-    return as_dict(found, fleet=fleet, flags=flags, asked_rate=asked if asked else None)
+    given = "rate" in question.base.trace.workload or found.load.kind == "recorded"
+    return as_dict(found, fleet=fleet, flags=flags, asked_rate=found.load.rate if given else None)
 
 
 def _target(found: Plan, target_rate: float | None) -> float | None:

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from simulator.cli.options import FormatOption, MetricsOption, takes_scenario
-from simulator.cli.printing import Format, command_line, complain, note, progress, show_run
+from simulator.cli.printing import (
+    Format,
+    command_line,
+    complain,
+    note,
+    progress,
+    show,
+    show_run,
+    status,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from reports.latencies import Latencies
     from simulator.scenario import Scenario
     from traces.records import Records
 
@@ -32,10 +44,14 @@ def simulate(
     strict_profile: Annotated[
         bool, typer.Option("--strict-profile", help="Fail where steps leave the measured grid.")
     ] = False,
+    cures: Annotated[
+        bool, typer.Option("--cures/--no-cures", help="Where there is trouble, try what cures it.")
+    ] = True,
 ) -> None:
     """One run: a table; with -o also the records, a summary, a page and pictures.
 
-    Exit code 1 where the scenario has an SLA and the run misses it.
+    Where requests are preempted again and again, or throughput collapses, cures are tried in
+    simulation and what they do is said (tables only). Exit code 1 where the scenario has an SLA and the run misses it.
     """
     from reports.latencies import Latencies
     from reports.metrics import summarize
@@ -50,6 +66,8 @@ def simulate(
         _write(scenario, records, folder, metrics)
     summary = summarize(run, scenario.objectives(), metrics=metrics)
     show_run(run, summary, format)
+    if cures and format is Format.table and scenario.executor.kind == "predicted":
+        _advise(scenario, run, summary)
     if outside := strict_profile and summary["profile"]["outside_grid_share"]:
         complain(
             f"--strict-profile: {outside:.2%} of the time was spent in steps outside the grid on "
@@ -65,6 +83,27 @@ def simulate(
 def _run(scenario: Scenario, what: str, *, leap: bool) -> Records:
     with progress(what) as update:
         return scenario.run(leap=leap, on_progress=lambda ended, all: update(ended / all))
+
+
+def _advise(scenario: Scenario, run: Latencies, summary: Mapping[str, Any]) -> None:
+    """Trouble, recognised, and its cures, tried."""
+    from reports.avalanche import avalanche
+    from simulator.remedies import TOO_MANY
+
+    rate = summary["preemptions"]["per_request"] or 0.0
+    if rate <= TOO_MANY and avalanche(run) is None:
+        return
+    from dataclasses import asdict
+
+    from reports.advice import advice_lines
+    from reports.evidence import Evidence
+    from simulator.remedies import remedies
+    from simulator.runs import Runs
+
+    with status("trying cures") as tell:
+        advice = remedies(scenario, Evidence.of(run.records), Runs(), on_cure=tell)
+    for line in advice_lines(asdict(advice)) if advice else ():
+        show(f"· {line}")
 
 
 def _write(scenario: Scenario, records: Records, folder: Path, metrics: str) -> None:
