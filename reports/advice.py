@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from reports.units import digits, seconds, share
+from reports.units import NONE, digits, seconds, share
 
 Plain = Mapping[str, Any]
 
@@ -32,6 +32,40 @@ def advice_lines(advice: Plain) -> list[str]:
         verb = "Do" if best["cured"] else "The least bad, no cure"
         said.append(f"{verb}: {flags}.")
     return said
+
+
+def advice_rows(advice: Plain) -> list[dict[str, str]]:
+    """A row for what is, and for each cure that was tried: `name`, its figures, and `said`."""
+    rows = [{"name": "as it is", **_figures(advice["before"]), "said": ""}]
+    for one in advice["tried"]:
+        if one["after"] is None:
+            rows.append({"name": one["name"], **dict.fromkeys(HEADS, NONE), "said": one["error"]})
+            continue
+        best = advice["best"] is not None and one["name"] == advice["best"]["name"]
+        flags = " ".join(f"--set {key}={_toml(value)}" for key, value in one["changes"].items())
+        said = f"{'cures it' if one['cured'] else 'no cure'}{f'; do: {flags}' if best else ''}"
+        rows.append({"name": one["name"], **_figures(one["after"]), "said": said})
+    return rows
+
+
+HEADS = {
+    "preemptions": "preemptions per request",
+    "recomputed": "tokens recomputed",
+    "ttft_p99": "P99 TTFT",
+    "itl_p99": "P99 ITL",
+    "output_tokens_per_s": "output tokens/s",
+}
+"""The figures of a row, by what they are called."""
+
+
+def _figures(state: Plain) -> dict[str, str]:
+    return {
+        "preemptions": digits(state["preemptions"]),
+        "recomputed": share(state["recomputed"]),
+        "ttft_p99": seconds(state["ttft_p99"]),
+        "itl_p99": seconds(state["itl_p99"]),
+        "output_tokens_per_s": digits(state["output_tokens_per_s"]),
+    }
 
 
 def _trouble(state: Plain) -> str:

@@ -12,7 +12,7 @@ from reports.percentiles import Distribution
 from reports.slots import slots, window
 from reports.timelines import Timeline, timeline
 from reports.units import seconds
-from traces.sla import Sla
+from traces.sla import Sla, Term
 from traces.trace import PS_PER_S
 
 Chart = dict[str, Any]
@@ -44,7 +44,46 @@ def time_charts(runs: Mapping[str, Latencies]) -> list[Chart]:
     ends = {name: run.wall / PS_PER_S for name, run in runs.items()}
     single = list(runs) == [""]
     found = _one_run(lines[""], coarse[""]) if single else _several(lines, coarse, ends)
+    if single and (requests := request_chart(runs[""])):
+        found.append(requests)
     return [chart for chart in found if chart["series"]]
+
+
+def request_chart(run: Latencies, most: int = 2500) -> Chart | None:
+    """TTFT and E2E of requests by arrival: a sample of `most`, with the slowest in it."""
+    rows = np.flatnonzero(run.ttft >= 0)
+    if not len(rows):
+        return None
+    rows = rows[np.argsort(run.column("arrival")[rows], kind="stable")]
+    count, shown = len(rows), rows
+    if count > most:
+        even = rows[np.linspace(0, count - 1, most).astype(np.int64)]
+        slow = rows[np.argsort(run.ttft[rows], kind="stable")[-most // 25 :]]
+        shown = np.union1d(even, slow)
+        shown = shown[np.argsort(run.column("arrival")[shown], kind="stable")]
+
+    def values(metric: str) -> list[float | None]:
+        known = run.of(metric)[shown].tolist()
+        return [_short(value / PS_PER_S) if value >= 0 else None for value in known]
+
+    said = "every request"
+    if count > most:
+        said = f"{len(shown):,} of {count:,} requests: each {count // most:,}th, and the slowest"
+    return {
+        "id": "requests",
+        "title": "Latency of each request",
+        "hint": said,
+        "alt": f"TTFT and E2E by arrival, {said}. Figures elsewhere are of all requests.",
+        "x": [_short(at / PS_PER_S) for at in run.column("arrival")[shown].tolist()],
+        "xkind": "time",
+        "xlabel": "time of arrival since the start (s)",
+        "ykind": "seconds",
+        "ylabel": "latency (log scale)",
+        "series": [
+            {"label": "TTFT", "values": values("ttft"), "colour": 1, "points": 4},
+            {"label": "E2E", "values": values("e2e"), "colour": 0, "points": 4},
+        ],
+    }
 
 
 def slot_chart(runs: Mapping[str, Latencies], requests: int = 64) -> Chart:
@@ -76,7 +115,7 @@ def slot_chart(runs: Mapping[str, Latencies], requests: int = 64) -> Chart:
 
 
 def percentile_chart(
-    id: str, title: str, ylabel: str, known: Mapping[str, Distribution], sla: Sla | None = None
+    id: str, title: str, ylabel: str, known: Mapping[str, Distribution], sla: Iterable[Term] = ()
 ) -> Chart:
     """Distributions of picoseconds over each other, by percentile; bounds of `sla` as levels."""
     count = max((one.count for one in known.values()), default=0)
@@ -89,7 +128,7 @@ def percentile_chart(
         for at, (name, one) in enumerate(known.items())
         if one.count
     ]  # fmt: skip
-    for term in sla or ():
+    for term in sla:
         level = [_short(term.bound_s)] * _POINTS
         series.append({"label": f"SLA {term.statistic}", "values": level, "level": True})
     said = [

@@ -27,7 +27,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from reports.gaps import column
-from reports.percentiles import percentile
+from reports.latencies import Latencies
+from reports.percentiles import Distribution, percentile, shown
 from traces.records import Records
 from traces.trace import PS_PER_S
 
@@ -156,6 +157,41 @@ def within_run(
     return replace(
         spread, estimate=whole, low=whole - spread.half_width, high=whole + spread.half_width
     )
+
+
+def run_intervals(run: Latencies) -> dict[str, Interval]:
+    """What chance alone may do to a run's figures, by label, where there is enough to tell.
+
+    TTFT and E2E from batches of requests by arrival; ITL from stretches of equally many gaps.
+    """
+    order = np.argsort(run.column("arrival"), kind="stable")
+    found: dict[str, Interval | None] = {}
+    for metric in ("ttft", "e2e"):
+        values = run.of(metric)[order]
+        values = values[values >= 0] / PS_PER_S
+        for statistic in ("mean", "p90", "p99"):
+            found[f"{metric.upper()} {shown(statistic)}"] = within_run(values, statistic)
+    found["ITL P99"] = _gap_interval(run)
+    return {label: interval for label, interval in found.items() if interval is not None}
+
+
+def _gap_interval(run: Latencies, batches: int = 20) -> Interval | None:
+    gaps = run.clocks.gaps
+    weights = gaps.weight
+    seen = np.cumsum(weights)
+    count = int(seen[-1]) if len(seen) else 0
+    whole = run.pooled_gaps.percentile(99)
+    if whole is None or count < 500 * batches:
+        return None
+    cuts = np.searchsorted(seen, np.arange(1, batches) * count / batches)
+    parts = [
+        known.percentile(99)
+        for rows in np.split(np.arange(len(weights)), cuts)
+        if (known := Distribution(gaps.length[rows], weights[rows])).count
+    ]
+    spread = student([part for part in parts if part is not None])
+    whole, reach = whole / PS_PER_S, spread.half_width / PS_PER_S
+    return replace(spread, estimate=whole, low=whole - reach, high=whole + reach)
 
 
 def warm_up(values: NDArray[Any]) -> int:

@@ -15,19 +15,20 @@ import numpy as np
 from markupsafe import Markup
 
 from reports import units
+from reports.advice import HEADS, advice_lines, advice_rows
 from reports.charts import latency_charts, slot_chart, time_charts
-from reports.confidence import Interval, within_run
+from reports.confidence import Interval, run_intervals, warm_up
 from reports.dialects import LABELS
 from reports.findings import diverges, findings, value_at
 from reports.latencies import Latencies
-from reports.parts import CAUSES, Band, bands, main_wait
-from reports.percentiles import STATISTICS
+from reports.pairs import paired
+from reports.parts import CAUSES, METRICS, bands, said
+from reports.percentiles import STATISTICS, Distribution, shown
+from reports.slowest import KINDS, slowest
 from reports.tables import best_of, compared_rows
+from reports.tradeoffs import curve_charts, pareto_charts
 from traces.sla import Sla
 from traces.trace import PS_PER_S
-
-SLOWEST = 50
-"""Rows of the table of the slowest requests."""
 
 LATENCIES = {
     "ttft_s": "TTFT: to the first token",
@@ -43,19 +44,23 @@ def run_page(
 ) -> str:
     """The page of one run; `summary` is that of `summarize`, `command` repeats the run."""
     runs = {"": run}
-    split = {"TTFT": bands(run, "ttft"), "E2E": bands(run, "e2e")}
+    split = {metric.upper(): bands(run, metric) for metric in METRICS}
+    intervals = run_intervals(run)
     return render(
         "run.html.j2",
         title=_title(summary),
         summary=summary,
         verdict=_verdict(summary),
-        figures=_key_figures(summary),
+        figures=_key_figures(summary, intervals),
         latencies=_labels(summary),
         split=split,
-        why=_why(split["TTFT"]),
-        slowest=_slowest(run),
-        intervals=_intervals(run),
-        settings=_settings(summary),
+        why=[text for name, split_ in split.items() if (text := said(name, split_))],
+        slowest=slowest(run),
+        remedies=run.about.get("remedies"),
+        intervals=intervals,
+        warm_up=_warm_up(run),
+        fit=_fit_errors(summary),
+        settings=settings_of(summary.get("scenario") or {}),
         command=command,
         data={
             "charts": [*latency_charts(runs, sla), *time_charts(runs)],
@@ -71,24 +76,31 @@ def comparison_page(
     sla: Sla | None = None,
     command: str = "",
 ) -> str:
-    """The page of several runs of the same requests, with their `summaries`."""
+    """The page of several runs, with their `summaries`; of the same requests if they are alike."""
     groups = [
         (title, [(row, best_of(summaries, row)) for row in rows if _known(summaries, row.path)])
         for title, rows in compared_rows(summaries)
     ]
+    pairs = paired(runs)
+    tradeoffs = [*curve_charts(summaries), *pareto_charts(summaries)]
     return render(
         "comparison.html.j2",
         title=f"{' against '.join(summaries)}" if len(summaries) == 2 else "Policies side by side",
         summaries=summaries,
+        same=len({pair.run for pair in pairs}) == len(runs) - 1,
         findings=findings(summaries),
         diverging=[name for name, summary in summaries.items() if diverges(summary)],
         groups=[(title, rows) for title, rows in groups if rows],
         value_at=value_at,
+        pairs=pairs,
+        tradeoffs=[chart["id"] for chart in tradeoffs],
         split={name: bands(run, "ttft") for name, run in runs.items()},
-        settings={name: _settings(summary) for name, summary in summaries.items()},
+        settings={
+            name: settings_of(summary.get("scenario") or {}) for name, summary in summaries.items()
+        },
         command=command,
         data={
-            "charts": [*latency_charts(runs, sla), *time_charts(runs)],
+            "charts": [*latency_charts(runs, sla), *time_charts(runs), *tradeoffs],
             "slots": slot_chart(runs),
         },
     )
@@ -107,6 +119,10 @@ def _environment() -> jinja2.Environment:
         "seconds": units.seconds,
         "share": units.share,
         "number": units.number,
+        "change": units.change,
+        "statistic": shown,
+        "advice_lines": advice_lines,
+        "advice_rows": advice_rows,
     }
 
     def asset(name: str) -> Markup:
@@ -115,6 +131,7 @@ def _environment() -> jinja2.Environment:
         return Markup(environment.loader.get_source(environment, name)[0])
 
     environment.globals |= {"asset": asset, "CAUSES": CAUSES, "STATISTICS": STATISTICS}
+    environment.globals |= {"STRIP": KINDS, "ADVICE": HEADS}
     return environment
 
 
@@ -155,16 +172,29 @@ def _labels(summary: Mapping[str, Any]) -> dict[str, str]:
     return {**LABELS[summary["metrics"]], "queue_s": LATENCIES["queue_s"]}
 
 
-def _key_figures(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _key_figures(
+    summary: Mapping[str, Any], intervals: Mapping[str, Interval]
+) -> list[tuple[str, str, str]]:
     """Label, value, and what stands below it."""
     ttft, itl, e2e = summary["ttft_s"], summary["itl_s"], summary["e2e_s"]
     rate, kv, batch = summary["throughput"], summary["kv"], summary["batch"]
     lost, counts = summary["preemptions"], summary["requests"]
     seconds, share, number = units.seconds, units.share, units.number
+
+    def sure(label: str) -> str:
+        one = intervals.get(label)
+        if one is None or summary["metrics"] != "batchlab":
+            return ""
+        return f"{seconds(max(one.low, 0.0))} to {seconds(one.high)} (95 %); "
+
     return [
-        ("TTFT P99", seconds(ttft["p99"]), f"median {seconds(ttft['p50'])}"),
-        ("ITL P99", seconds(itl["p99"]), f"longest {seconds(itl['max'])}"),
-        ("E2E P99", seconds(e2e["p99"]), f"median {seconds(e2e['p50'])}"),
+        ("TTFT P99", seconds(ttft["p99"]), f"{sure('TTFT P99')}median {seconds(ttft['p50'])}"),
+        (
+            "ITL P99",
+            seconds(itl["p99"]),
+            f"{sure('ITL P99')}P99.9 {seconds(itl['p999'])}, longest {seconds(itl['max'])}",
+        ),
+        ("E2E P99", seconds(e2e["p99"]), f"{sure('E2E P99')}median {seconds(e2e['p50'])}"),
         ("finished", f"{counts['finished']:,}", f"of {counts['arrived']:,} requests"),
         ("requests/s", number(rate["requests_per_s"]), f"over {seconds(summary['duration_s'])}"),
         ("output tokens/s", number(rate["output_tokens_per_s"]), "all replicas"),
@@ -174,58 +204,38 @@ def _key_figures(summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     ]
 
 
-def _why(split: list[Band]) -> str:
-    """What the slowest requests waited for, in a sentence."""
-    if not split or not split[-1].total:
-        return ""
-    tail = split[-1]
-    cause = tail.largest()
-    part = units.share(tail.parts[cause] / tail.total)
-    return f"For the slowest 1 %, {part} of TTFT is “{CAUSES[cause]}”."
-
-
-def _intervals(run: Latencies) -> list[tuple[str, Interval]]:
-    """What chance alone may do to this run's figures, where there are enough requests to tell."""
+def _warm_up(run: Latencies) -> str:
+    """What of the run's beginning does not look like the rest, in a sentence."""
     order = np.argsort(run.column("arrival"), kind="stable")
-    found = []
-    for metric in ("ttft", "e2e"):
-        values = run.of(metric)[order]
-        values = values[values >= 0] / PS_PER_S
-        for statistic in ("mean", "p90", "p99"):
-            if (interval := within_run(values, statistic)) is not None:
-                found.append((f"{metric.upper()} {statistic.replace('p', 'P')}", interval))
-    return found
+    values = run.e2e[order]
+    values = values[values >= 0]
+    cut = warm_up(values)
+    if not cut:
+        return "Nothing of its beginning stands out (MSER-5 on E2E): no warm-up to cut."
+    rest = Distribution(values[cut:]).percentile(99)
+    assert rest is not None
+    return (
+        f"Its first {cut:,} of {len(values):,} requests differ from the rest (MSER-5 on E2E). "
+        f"Without them P99 E2E is {units.seconds(rest / PS_PER_S)}; the figures above have them in."
+    )
 
 
-def _slowest(run: Latencies) -> list[dict[str, Any]]:
-    """The requests with the longest E2E; first those that never finished, by arrival."""
-    order = np.lexsort((run.column("arrival"), -run.e2e, ~run.unfinished))
-    rows = order[run.arrived[order]][:SLOWEST]
-    table = run.records.requests.iloc[rows]
-    waits = main_wait(run, rows)
-
-    def times(values: Any) -> list[float | None]:
-        return [None if value < 0 else value / PS_PER_S for value in values[rows].tolist()]
-
-    columns = {
-        "arrival": times(run.column("arrival")),
-        "queue": times(run.queue),
-        "prefill": times(run.prefill),
-        "ttft": times(run.ttft),
-        "gap": times(run.longest_gap),
-        "stalled": times(run.column("stalled")),
-        "e2e": times(run.e2e),
-    }
-    texts = {name: table[name].astype(str).tolist() for name in ("tenant", "lane", "reason")}
-    counts = {
-        name: table[name].tolist() for name in ("request", "prompt", "produced", "preemptions")
-    }
-    every = columns | texts | counts | {"wait": waits}
-    return [dict(zip(every, values, strict=True)) for values in zip(*every.values(), strict=True)]
+def _fit_errors(summary: Mapping[str, Any]) -> str:
+    """How far the profile is from what was measured, in a sentence; "" where it does not say."""
+    errors = value_at(summary, ("profile", "errors")) or {}
+    held_out = errors.get("held_out_random")
+    classes = held_out or errors.get("fit") or {}
+    told = [
+        f"{kind} {units.share(one['mape'])}" for kind, one in classes.items() if one and one["mape"]
+    ]
+    if not told:
+        return ""
+    where = "on data held out" if held_out else "on the data it was fitted to"
+    return f"The profile's step times are off by, on average and {where}: {', '.join(told)}."
 
 
-def _settings(summary: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Every setting of the scenario, by its dotted key."""
+def settings_of(scenario: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Every setting of a scenario, by its dotted key."""
 
     def flat(value: Any, path: str) -> list[tuple[str, Any]]:
         if isinstance(value, Mapping):
@@ -233,7 +243,7 @@ def _settings(summary: Mapping[str, Any]) -> list[tuple[str, Any]]:
             return [pair for key, each in inner for pair in flat(each, f"{path}.{key}".strip("."))]
         return [(path, value)]
 
-    return flat(summary.get("scenario") or {}, "")
+    return flat(scenario, "")
 
 
 def _known(summaries: Mapping[str, Mapping[str, Any]], path: tuple[str, ...]) -> bool:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from reports.clocks import weighted_means
 from reports.gaps import Ints
 from reports.latencies import Latencies
-from reports.units import share
 from traces.records import WAITS
 from traces.trace import PS_PER_S
 
@@ -37,6 +36,20 @@ CAUSES = {
     "recompute": "recompute after a preemption",
 }
 """Every part and what it means, in the order in which it is shown."""
+
+IN_A_SENTENCE = {
+    "tokens": "waiting for token budget",
+    "blocks": "waiting for blocks",
+    "reserve": "waiting for the KV reserve",
+    "seats": "waiting for a seat",
+    "lane": "waiting for its lane's share",
+    "batch": "waiting for a batch to fill",
+    "behind": "waiting behind others",
+    "boundary": "waiting for a step to end",
+    "door": "waiting at the door",
+    "stalled": "back in the queue after preemptions",
+}
+_HEADS = ("tokens", "blocks", "reserve", "seats", "lane", "batch")
 
 BANDS = (
     ("P50", 0.45, 0.55),
@@ -65,10 +78,6 @@ class Band:
     def total(self) -> float:
         return sum(self.parts.values())
 
-    def largest(self) -> str:
-        """The key of the largest part."""
-        return max(self.parts, key=lambda key: self.parts[key])
-
 
 def bands(run: Latencies, metric: str) -> list[Band]:
     """The bands of `ttft`, `itl` or `e2e`; none where nobody has it."""
@@ -87,9 +96,18 @@ def said(metric: str, split: list[Band]) -> str:
     band = next((band for band in split if band.name == "P99" and band.total), None)
     if band is None:
         return ""
-    cause = band.largest()
-    part = share(band.parts[cause] / band.total).replace(".0 %", " %")
-    return f"P99 {metric.upper()} is {part} {CAUSES[cause].replace(': ', ' – ')}."
+    parts, behind = band.parts, band.parts.get("behind", 0.0)
+    heads = sum(parts.get(name, 0.0) for name in _HEADS)
+    # Who stands behind the head of the queue waits for what the head waits for.
+    blamed = {
+        name: value + (behind * value / heads if name in _HEADS else 0.0)
+        for name, value in parts.items()
+        if name != "behind" or not heads
+    }
+    cause = max(blamed, key=lambda name: blamed[name])
+    part = f"{blamed[cause] / band.total:.0%}".replace("%", " %")
+    with_others = ", or behind who does" if cause in _HEADS and behind else ""
+    return f"P99 {metric.upper()} is {part} {IN_A_SENTENCE.get(cause, CAUSES[cause])}{with_others}."
 
 
 def main_wait(run: Latencies, rows: Ints) -> list[str]:

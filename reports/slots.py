@@ -2,8 +2,8 @@
 
 A sequence takes the lowest free slot when it is admitted and gives it back when it ends or is
 preempted. In a static batch it keeps the slot, idle, until the last of its batch has ended.
-Recompute after a preemption is drawn at the end of its stall; where a request was preempted
-several times the records say only how long it queued in all, which is shared out in proportion.
+Where a request was preempted several times between two tokens, its time in the queue is drawn as
+one stretch; what it lost before its first token is drawn as prefill.
 """
 
 from __future__ import annotations
@@ -67,12 +67,13 @@ def slots(run: Latencies, end_s: float, replica: int = 0) -> Slots:
     """All that `replica` did with its slots from time 0 to `end_s`."""
     rows = _scheduled(run, replica)
     rows = rows[run.column("first_scheduled")[rows] < end_s * PS_PER_S]
-    names = ("request", "first_scheduled", "first_token", "last_token", "preemptions", "stalled")
+    names = ("request", "first_scheduled", "first_token", "last_token")
     columns = [run.column(name)[rows].tolist() for name in names]
+    breaks = Breaks(run)
     stays = [
         stay
-        for row, *values in zip(rows.tolist(), *columns, strict=True)
-        for stay in _stays(run, row, *values)
+        for row, request, began, first, last in zip(rows.tolist(), *columns, strict=True)
+        for stay in _stays(request, began, first, last, breaks.of(row))
     ]
     stays.sort(key=lambda stay: (stay.start, stay.request))
     if run.about.get("scenario", {}).get("policy", {}).get("kind") == "static":
@@ -130,43 +131,37 @@ class _Stay:
         return self.parts[-1][2]
 
 
+class Breaks:
+    """When requests were without KV, from their preemption to their next token."""
+
+    def __init__(self, run: Latencies) -> None:
+        stalls, rows = run.records.stalls, run.gaps.stall_row
+        again = column(stalls, "recompute")
+        lost = np.flatnonzero(again > 0)
+        lost = lost[np.lexsort((column(stalls, "end")[lost], rows[lost]))]
+        self._row, end = rows[lost], column(stalls, "end")[lost]
+        since = end - column(stalls, "queued")[lost] - again[lost]
+        self._moments = np.stack([since, end - again[lost], end], axis=1)
+
+    def of(self, row: int) -> list[tuple[int, int, int]]:
+        """Preempted, last re-admitted, next token [ps], for each break of a request."""
+        first, last = np.searchsorted(self._row, (row, row + 1))
+        return [(a, b, c) for a, b, c in self._moments[first:last].tolist()]
+
+
 def _stays(
-    run: Latencies,
-    row: int,
-    request: int,
-    began: int,
-    first: int,
-    last: int,
-    times: int,
-    queue: int,
+    request: int, began: int, first: int, last: int, breaks: list[tuple[int, int, int]]
 ) -> list[_Stay]:
     parts: list[tuple[Kind, float, float]] = [("prefill", began / PS_PER_S, first / PS_PER_S)]
     stays, since = [], first / PS_PER_S
-    for left, resumed, back in _breaks(run, row, times, queue) if times else ():
+    for moments in breaks:
+        left, resumed, back = (moment / PS_PER_S for moment in moments)
         stays.append(_Stay(request, [*parts, ("decode", since, left)], True))
         parts, since = [("recompute", resumed, back)], back
     stays.append(_Stay(request, [*parts, ("decode", since, last / PS_PER_S)], False))
     for stay in stays:
         stay.held_until = stay.end
     return stays
-
-
-def _breaks(run: Latencies, row: int, times: int, queue: int) -> list[tuple[float, float, float]]:
-    """When the request was preempted, re-admitted, and had its next token.
-
-    `times` it was, and `queue` picoseconds it was in the queue for it.
-    """
-    mine = run.gaps.stall_row == row
-    gap, end = run.gaps.stall[mine], column(run.records.stalls, "end")[mine]
-    # Its longest stalls: the others are steps in which it was skipped.
-    longest = np.sort(np.argsort(-gap, kind="stable")[:times])
-    gap, end = gap[longest], end[longest]
-    queued = min(queue / max(int(gap.sum()), 1), 1.0)
-    found = []
-    for length, back in sorted(zip(gap.tolist(), end.tolist(), strict=True), key=lambda g: g[1]):
-        left = back - length
-        found.append((left / PS_PER_S, (left + queued * length) / PS_PER_S, back / PS_PER_S))
-    return found
 
 
 def _hold(stays: list[_Stay]) -> None:

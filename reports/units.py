@@ -19,6 +19,13 @@ def seconds(value: float | None) -> str:
     return f"{digits(value)} s"
 
 
+def change(value: float | None) -> str:
+    """A difference of times: +12.5 ms, −1.23 s."""
+    if value is None:
+        return NONE
+    return f"{'−' if value < 0 else '+'}{seconds(abs(value))}" if value else "0 s"
+
+
 def share(value: float | None) -> str:
     """A share between 0 and 1 in percent; a trace of something is not nothing."""
     if value is None:

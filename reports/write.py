@@ -104,6 +104,16 @@ def write_frame(path: Path, frame: pd.DataFrame) -> None:
     _atomically(path, lambda file: frame.to_csv(file, index=False, lineterminator="\n"))
 
 
+def write_parquet(path: Path, frame: pd.DataFrame) -> None:
+    """Parquet, atomically. Raises ValueError where pyarrow is not installed."""
+    try:
+        _atomically(path, lambda file: frame.to_parquet(file, index=False, engine="pyarrow"))
+    except ImportError:
+        raise ValueError(
+            f"{path}: Parquet needs pyarrow: pip install 'batchlab[parquet]'"
+        ) from None
+
+
 def _write_figures(out: Path, pictures: Mapping[str, bytes]) -> None:
     folder = prepare(out / "figures")
     for name, content in pictures.items():

@@ -55,7 +55,7 @@ def shown(cells: Sequence[Cell]) -> list[dict[str, str]]:
     Left out is what says nothing: metrics that no cell has or that are 0 in all, and the status
     where all are done.
     """
-    from reports.figures.heat import SWEPT
+    from reports.swept import SWEPT
 
     found = [
         {name: tables.value_at(cell.outcome.summary or {}, row.path) for name, row in SWEPT.items()}
@@ -96,6 +96,21 @@ def heat_maps(
         for others, plane in planes.items()
         for name, picture in sweep_figures(x, y, plane).items()
     }
+
+
+def page(
+    base: Scenario, grid: Mapping[str, Sequence[Any]], cells: Sequence[Cell], command: str = ""
+) -> str:
+    """One HTML file: heat maps over any two axes, what the cells trade, every cell."""
+    from reports.sweep_page import SweptCell, sweep_page
+
+    swept = [
+        SweptCell(
+            values=cell.values, summary=cell.outcome.summary, error=cell.outcome.error or ""
+        )
+        for cell in cells
+    ]
+    return sweep_page(grid, swept, scenario=base.resolved().tables(), command=command)
 
 
 def _rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:

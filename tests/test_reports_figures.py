@@ -92,7 +92,7 @@ def test_any_name_can_be_drawn() -> None:
 def test_a_heat_map_marks_best_and_invalid(drawn: list[Figure]) -> None:
     values = {(512, 8): 3.0, (512, 16): 1.0, (1024, 8): 2.0}
     png = heat_map("TTFT P99", ("policy.token_budget", (512, 1024)), ("engine.block_size", (8, 16)),
-                   values, feasible={(512, 16)})  # fmt: skip
+                   values, kept={(512, 16)})  # fmt: skip
     assert png
     axes = drawn[0].axes[0]
     texts = sorted(text.get_text() for text in axes.texts)

@@ -11,22 +11,10 @@ from matplotlib.patches import Rectangle
 
 from reports.figures.style import FAINT, GREEN, INK, drawing, png
 from reports.findings import value_at
-from reports.tables import Row
-from reports.units import number, seconds, share
+from reports.swept import SWEPT, feasible, named
+from reports.units import number
 
 Cells = Mapping[tuple[Any, Any], Mapping[str, Any] | None]
-
-SWEPT: dict[str, Row] = {
-    "ttft_p99": Row("TTFT P99", ("ttft_s", "p99"), seconds, min),
-    "itl_p99": Row("ITL P99", ("itl_s", "p99"), seconds, min),
-    "e2e_p99": Row("E2E P99", ("e2e_s", "p99"), seconds, min),
-    "throughput": Row("output tokens/s", ("throughput", "output_tokens_per_s"), number, max),
-    "preemptions": Row("preemptions per request", ("preemptions", "per_request"), number, min),
-    "recompute": Row("recomputed tokens", ("preemptions", "recompute_share"), share, min),
-    "kv_waste": Row("KV waste", ("kv", "waste_share"), share, min),
-    "attainment": Row("requests that keep the SLA", ("sla", "attainment"), share, max),
-}
-"""The metrics of a sweep, by the name of their picture."""
 
 
 def sweep_figures(
@@ -36,14 +24,14 @@ def sweep_figures(
 
     `cells` maps (x value, y value) to a summary; None, or none at all: the cell is invalid.
     """
-    feasible = {at for at, cell in cells.items() if cell and _keeps(cell)}
+    kept = {at for at, cell in cells.items() if cell and feasible(cell)}
     figures = {}
     for name, row in SWEPT.items():
         values = {at: value_at(cell, row.path) for at, cell in cells.items() if cell}
         if any(value is not None for value in values.values()):
             assert row.better is not None
             figures[f"heat_{name}"] = heat_map(
-                row.label, x, y, values, form=row.form, better=row.better, feasible=feasible
+                row.label, x, y, values, form=row.form, better=row.better, kept=kept
             )
     return figures
 
@@ -56,11 +44,11 @@ def heat_map(
     *,
     form: Callable[[float | None], str] = number,
     better: Callable[[Sequence[float]], float] = min,
-    feasible: set[tuple[Any, Any]] | frozenset[tuple[Any, Any]] = frozenset(),
+    kept: set[tuple[Any, Any]] | frozenset[tuple[Any, Any]] = frozenset(),
 ) -> bytes:
     """One metric. Cells missing from `values` are invalid, None is undefined; both are said.
 
-    `feasible` cells keep the SLA and are outlined. Darker is worse.
+    `kept` cells keep the SLA and are outlined. Darker is worse.
     """
     known = [value for value in values.values() if value is not None]
     best = better(known) if known and min(known) < max(known) else None
@@ -92,7 +80,7 @@ def heat_map(
                     fontweight="bold" if best_here else "normal",
                     bbox=None if at in values else {"facecolor": "white", "linewidth": 0, "pad": 1},
                 )
-        _outline(axes, xs, ys, feasible)
+        _outline(axes, xs, ys, kept)
         axes.set_xlim(0, len(xs))
         axes.set_ylim(0, len(ys))
         axes.set_xticks(np.arange(len(xs)) + 0.5, [str(value) for value in xs])
@@ -101,7 +89,7 @@ def heat_map(
         axes.spines[:].set_visible(False)
         axes.set_xlabel(named(x_key))
         axes.set_ylabel(named(y_key))
-        legend = "★ best" + (", outlined: keeps the SLA" if feasible else "")
+        legend = "★ best" + (", outlined: keeps the SLA" if kept else "")
         axes.set_title(f"{title}   ({legend})" if best is not None else title)
         return png(figure)
 
@@ -110,20 +98,11 @@ def _cell(column: int, row: int, **look: Any) -> Rectangle:
     return Rectangle((column, row), 1, 1, linewidth=1.5 if "hatch" not in look else 0, **look)
 
 
-def named(key: str) -> str:
-    """A setting as an axis label: engine.block_size → block size (tokens)."""
-    units = {"block_size": "tokens", "token_budget": "tokens per step", "kv_tokens": "tokens",
-             "rate": "requests/s", "max_running": "sequences"}  # fmt: skip
-    name = key.rpartition(".")[2]
-    unit = f" ({units[name]})" if name in units else ""
-    return name.replace("_", " ") + unit
-
-
-def _outline(axes: Any, xs: Sequence[Any], ys: Sequence[Any], feasible: Any) -> None:
+def _outline(axes: Any, xs: Sequence[Any], ys: Sequence[Any], kept: Any) -> None:
     """A line around the feasible region: only where a neighbour is not in it."""
     for column, x_value in enumerate(xs):
         for row, y_value in enumerate(ys):
-            if (x_value, y_value) not in feasible:
+            if (x_value, y_value) not in kept:
                 continue
             sides = (
                 (column - 1, row, (column, column), (row, row + 1)),
@@ -132,15 +111,10 @@ def _outline(axes: Any, xs: Sequence[Any], ys: Sequence[Any], feasible: Any) -> 
                 (column, row + 1, (column, column + 1), (row + 1, row + 1)),
             )
             for i, j, line_x, line_y in sides:
-                inside = 0 <= i < len(xs) and 0 <= j < len(ys) and (xs[i], ys[j]) in feasible
+                inside = 0 <= i < len(xs) and 0 <= j < len(ys) and (xs[i], ys[j]) in kept
                 if not inside:
                     axes.plot(line_x, line_y, color=GREEN, linewidth=3, clip_on=False,
                               solid_capstyle="round")  # fmt: skip
-
-
-def _keeps(cell: Mapping[str, Any]) -> bool:
-    met = value_at(cell, ("sla", "met"))
-    return bool(met) and all(met.values()) and cell.get("stationary") is not False
 
 
 def _level(value: float | None, low: float, high: float) -> float:

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from simulator.cli import (
     compare,
     demo,
+    export,
     plan,
     policy,
     profile,
@@ -71,6 +72,7 @@ app.command("sweep")(sweep.sweep)
 app.command("plan")(plan.plan)
 app.command("whatif")(whatif.whatif)
 app.command("report")(report.report)
+app.command("export")(export.export)
 app.add_typer(trace.app, name="trace")
 app.add_typer(profile.app, name="profile")
 app.add_typer(policy.app, name="policy")

@@ -18,7 +18,10 @@ from simulator.cli.printing import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from simulator.scenario import Scenario
+    from traces.records import Records
 
 
 def report(
@@ -40,23 +43,12 @@ def report(
     """
     from reports.latencies import Latencies
     from reports.write import prepare, write_comparison, write_run
-    from simulator.compare import compare
 
-    found = {name: one for folder in folders for name, one in _runs_in(folder).items()}
+    found = runs_in(folders)
     if len(folders) > 1 and out is None:
         raise ValueError("-o: missing; one page over several runs needs a folder of its own")
     folder = prepare(out or folders[0])
-    measured = [name for name, one in found.items() if one.executor.kind == "measured"]
-    if measured:
-        raise ValueError(f"{measured[0]}: its steps were measured, which cannot be repeated")
-    with progress("simulating again") as update:
-        done: list[str] = []
-
-        def count(name: str) -> None:
-            done.append(name)
-            update(len(done) / len(found))
-
-        runs = compare(found, workers=workers, on_done=count)
+    runs = repeat(found, workers=workers)
     (first, records), *others = runs.items()
     sla = found[first].objectives()
     if others:
@@ -66,6 +58,28 @@ def report(
         summary = write_run(records, folder, sla=sla, metrics=metrics, command=command_line())
         show_run(Latencies(records), summary, format)
     note(f"written to {folder}/: report.html, figures/")
+
+
+def runs_in(folders: Sequence[Path]) -> dict[str, Scenario]:
+    """The scenarios of all runs in the folders, by name."""
+    return {name: one for folder in folders for name, one in _runs_in(folder).items()}
+
+
+def repeat(scenarios: Mapping[str, Scenario], *, workers: int) -> dict[str, Records]:
+    """Run them again. Raises ValueError where one cannot be repeated."""
+    from simulator.compare import compare
+
+    measured = [name for name, one in scenarios.items() if one.executor.kind == "measured"]
+    if measured:
+        raise ValueError(f"{measured[0]}: its steps were measured, which cannot be repeated")
+    with progress("simulating again") as update:
+        done: list[str] = []
+
+        def count(name: str) -> None:
+            done.append(name)
+            update(len(done) / len(scenarios))
+
+        return compare(scenarios, workers=workers, on_done=count)
 
 
 def _runs_in(folder: Path) -> dict[str, Scenario]:

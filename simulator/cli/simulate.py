@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,7 +52,8 @@ def simulate(
     """One run: a table; with -o also the records, a summary, a page and pictures.
 
     Where requests are preempted again and again, or throughput collapses, cures are tried in
-    simulation and what they do is said (tables only). Exit code 1 where the scenario has an SLA and the run misses it.
+    simulation and what they do is said (tables only). Exit code 1 where the scenario has an SLA
+    and the run misses it.
     """
     from reports.latencies import Latencies
     from reports.metrics import summarize
@@ -62,12 +64,17 @@ def simulate(
     if check_leap:
         _compare(records, _run(scenario, "once more, the other way", leap=no_leap))
     run = Latencies(records)
-    if folder:
-        _write(scenario, records, folder, metrics)
     summary = summarize(run, scenario.objectives(), metrics=metrics)
+    advice = None
+    if cures and (folder or format is Format.table) and scenario.executor.kind == "predicted":
+        advice = _advice(scenario, run, summary)
+    if folder:
+        _write(
+            scenario, replace(records, about=records.about | {"remedies": advice}), folder, metrics
+        )
     show_run(run, summary, format)
-    if cures and format is Format.table and scenario.executor.kind == "predicted":
-        _advise(scenario, run, summary)
+    if advice and format is Format.table:
+        _show_advice(advice)
     if outside := strict_profile and summary["profile"]["outside_grid_share"]:
         complain(
             f"--strict-profile: {outside:.2%} of the time was spent in steps outside the grid on "
@@ -85,25 +92,32 @@ def _run(scenario: Scenario, what: str, *, leap: bool) -> Records:
         return scenario.run(leap=leap, on_progress=lambda ended, all: update(ended / all))
 
 
-def _advise(scenario: Scenario, run: Latencies, summary: Mapping[str, Any]) -> None:
-    """Trouble, recognised, and its cures, tried."""
+def _advice(
+    scenario: Scenario, run: Latencies, summary: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Trouble, recognised, and its cures, tried; in plain form. None where there is none."""
     from reports.avalanche import avalanche
     from simulator.remedies import TOO_MANY
 
     rate = summary["preemptions"]["per_request"] or 0.0
     if rate <= TOO_MANY and avalanche(run) is None:
-        return
-    from dataclasses import asdict
-
-    from reports.advice import advice_lines
+        return None
     from reports.evidence import Evidence
     from simulator.remedies import remedies
     from simulator.runs import Runs
 
     with status("trying cures") as tell:
         advice = remedies(scenario, Evidence.of(run.records), Runs(), on_cure=tell)
-    for line in advice_lines(asdict(advice)) if advice else ():
-        show(f"· {line}")
+    return asdict(advice) if advice else None
+
+
+def _show_advice(advice: Mapping[str, Any]) -> None:
+    from rich.text import Text
+
+    from reports.advice import advice_lines
+
+    for line in advice_lines(advice):
+        show(Text(f"· {line}"))
 
 
 def _write(scenario: Scenario, records: Records, folder: Path, metrics: str) -> None:

@@ -77,7 +77,7 @@ def sweep(
     from simulator.store import Store
     from simulator.sweep import parse_grid
     from simulator.sweep import sweep as run_sweep
-    from simulator.sweep_results import heat_maps, shown, to_csv, to_json, to_parquet
+    from simulator.sweep_results import heat_maps, page, shown, to_csv, to_json, to_parquet
 
     axes = parse_grid(grid)
     place = pool_of(pool, workers=workers, address=ray_address)
@@ -118,12 +118,13 @@ def sweep(
     pictures = heat_maps(scenario, axes, cells) if sample is None else {}
     for name, picture in pictures.items():
         write_bytes(folder / f"{name}.png", picture)
+    write_text(folder / "report.html", page(scenario, axes, cells, command_line()))
     if format is Format.table:
         show_rows(shown(cells), format)
     else:
         sys.stdout.write(to_csv(cells) if format is Format.csv else to_json(cells))
     maps = ", heat_*.png" if pictures else ""
-    note(f"written to {folder}/: sweep.{export}{maps}; results are kept in {path}")
+    note(f"written to {folder}/: report.html, sweep.{export}{maps}; results are kept in {path}")
     outcomes = [cell.outcome for cell in cells]
     for status, code in (("failed", 1), ("invalid", 2)):
         errors = [outcome.error for outcome in outcomes if outcome.status == status]

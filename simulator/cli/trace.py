@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.cli.options import FormatOption
-from simulator.cli.printing import Format, note, show
+from simulator.cli.printing import Format, command_line, note, show
 from simulator.cli.trace_bench import import_bench
 
 if TYPE_CHECKING:
@@ -67,6 +67,9 @@ def info(
     spread_ticks: SpreadOption = False,
     seed: SeedOption = 0,
     format: FormatOption = Format.table,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Also write a page with pictures to this file.")
+    ] = None,
 ) -> None:
     """What a trace is like: rate, burstiness, lengths, shared prefixes, and what follows."""
     trace = _read(
@@ -77,7 +80,15 @@ def info(
         spread_ticks=spread_ticks,
         seed=seed,
     )
-    _show(_part(trace, start, duration, limit, scale_rate), format)
+    part = _part(trace, start, duration, limit, scale_rate)
+    _show(part, format)
+    if html is not None:
+        from reports.trace_page import trace_page
+        from reports.write import prepare, write_text
+
+        prepare(html.parent)
+        write_text(html, trace_page(part, command=command_line()))
+        note(f"written to {html}")
 
 
 @app.command("make")
