@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from array import array
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,8 +34,8 @@ from traces.trace import PS_PER_S, Request, Segment, Trace
 
 EARLY = 1000
 """Picoseconds by which asyncio's timers may go off early: the resolution of its clock."""
-KEPT = 4096
-"""Entries of the replicas' logs at which they are emptied."""
+KEPT = 512
+"""Steps after which what is kept of them for records is forgotten."""
 
 
 class Answered:
@@ -120,6 +121,14 @@ class _Told(ReplicaLog):
         self._stepped()
 
 
+def _empty(replica: Replica) -> None:
+    """Forget what is kept for records."""
+    kept = [*vars(replica.log).values(), replica.step.stalls, replica.step.group.spells]
+    for column in kept:
+        if isinstance(column, array):
+            del column[:]
+
+
 class Live:
     """A fleet that serves what is submitted to it, in the time of the running asyncio loop."""
 
@@ -151,6 +160,7 @@ class Live:
         self._count = 0
         self._gone: set[int] = set()
         self._submitted = asyncio.Event()
+        self._broken: Exception | None = None
         self._zero = asyncio.get_running_loop().time()
         self._world = World(self._env, self._inbox, self._door, self._ended, FOREVER)
         self.replicas = [
@@ -240,8 +250,10 @@ class Live:
             self._gone.add(index)
 
     async def run(self) -> None:
-        """Follow the clock until cancelled."""
+        """Follow the clock until cancelled. Raises what a policy raises, or `LawBroken`."""
         while True:
+            if self._broken is not None:
+                raise self._broken
             self._advance()
             upcoming = self._env.peek()
             self._submitted.clear()
@@ -261,8 +273,13 @@ class Live:
             self.behind_s = max(0.0, (self.now - upcoming) / PS_PER_S)
             self.worst_behind_s = max(self.worst_behind_s, self.behind_s)
             self.lately_behind_s = max(self.lately_behind_s, self.behind_s)
-        while env.peek() <= now:
-            env.step()
+        try:
+            while env.peek() <= now:
+                env.step()
+        except Exception as error:  # a policy broke a law: the driver ends with it too
+            self._broken = error
+            self._submitted.set()
+            raise
 
     def _tell(self, replica: Replica) -> Callable[[], None]:
         """Hand out the tokens of a step that ended on `replica`."""
@@ -275,12 +292,8 @@ class Live:
                 answered = self._open.get(seq.index)
                 if answered is not None:
                     answered.tokens(seq.produced, now)
-            log = replica.log
-            if len(log.leaps) > KEPT:
-                for column in (log.leaps, log.grown, log.queued, log.withdrawn):
-                    del column[:]
-                del step.stalls[:]
-                del step.group.spells[:]
+            if step.number % KEPT == 0:
+                _empty(replica)
 
         return stepped
 

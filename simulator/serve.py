@@ -399,6 +399,11 @@ def create(scenario: Scenario, settings: Settings) -> Api:
     """The server of a scenario's engine, policy, door and fleet, in the running asyncio loop."""
     if scenario.executor.kind == "measured":
         raise ValueError("executor.kind = 'measured': expected 'predicted', steps by price")
+    if scenario.engine.pinned_tokens:
+        raise ValueError(
+            f"engine.pinned_tokens = {scenario.engine.pinned_tokens}: expected 0, for a server "
+            "does not know beforehand which beginning its requests will share"
+        )
     profile = load_profile(scenario.profile_name)
     engine = scenario.engine_limits(profile)
     policy = scenario.policy.build()
@@ -432,19 +437,22 @@ def serve(
 
     async def main() -> None:
         api = create(scenario, settings)
-        tasks = [
-            asyncio.create_task(api.live.run()),
-            asyncio.create_task(watch_lateness(api.live, say)),
-        ]
+        driver = asyncio.create_task(api.live.run())
+        watcher = asyncio.create_task(watch_lateness(api.live, say))
         say(f"serving {settings.model} on http://{host}:{listening.getsockname()[1]}")
         config = uvicorn.Config(
             api.app(), log_level="critical", lifespan="off", timeout_graceful_shutdown=1
         )
+        server = uvicorn.Server(config)
+        # A driver that fails (a policy that breaks a law) must not leave clients waiting.
+        driver.add_done_callback(lambda _: setattr(server, "should_exit", True))
         try:
-            await uvicorn.Server(config).serve(sockets=[listening])
+            await server.serve(sockets=[listening])
+            if driver.done():
+                driver.result()
         finally:
-            for task in tasks:
-                task.cancel()
+            driver.cancel()
+            watcher.cancel()
             say(
                 f"served {api.metrics.served:,} requests; tokens went out at most "
                 f"{api.live.worst_behind_s * 1e3:.1f} ms late"

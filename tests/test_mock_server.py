@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
+from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -248,12 +252,16 @@ def test_a_client_that_hangs_up_leaves_the_queue() -> None:
 
 
 def test_nothing_is_kept_of_the_past() -> None:
-    async def long(client: Client) -> int:
-        for _ in range(4):
-            await client.stream(max_tokens=200)
-        return len(client.api.live.replicas[0].log.leaps)
+    async def sizes(client: Client) -> list[int]:
+        found = []
+        for _ in range(2):
+            await asyncio.gather(*(client.stream(max_tokens=300) for _ in range(2)))
+            columns = vars(client.api.live.replicas[0].log).values()
+            found.append(sum(len(column) for column in columns if isinstance(column, array)))
+        return found
 
-    assert ask(long) < 5000
+    after_300, after_600 = ask(sizes)
+    assert 0 < after_600 < after_300
 
 
 # The interface
@@ -469,6 +477,40 @@ def test_over_a_real_socket_tokens_come_on_time() -> None:
     assert text == " a" * 40  # those that are late come together
     # Generous: the machine that runs the tests is shared.
     assert heard.times[-1] == pytest.approx(exact.times[-1], abs=0.2 + 2 * behind)
+
+
+STUCK = """
+from dataclasses import dataclass
+from policies import Chunked
+
+@dataclass(frozen=True, kw_only=True)
+class Stuck(Chunked):
+    def schedule(self, step):
+        raise RuntimeError("no idea")
+"""
+
+
+def test_a_policy_that_fails_ends_the_server_and_leaves_nobody_waiting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "stuck.py").write_text(STUCK)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = ["mock-server", "--policy", f"{tmp_path}/stuck.py:Stuck", "--port", str(port)]
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(batchlab, words)
+        answers = []
+        for _ in range(600):
+            try:
+                url = f"http://127.0.0.1:{port}/v1/completions"
+                answers.append(httpx.post(url, json={"prompt": "a"}).status_code)
+            except httpx.HTTPError:
+                if ended.done():
+                    break
+                time.sleep(0.05)
+        assert ended.result(60) == 1
+    assert set(answers) <= {500}
+    assert "it raised RuntimeError: no idea" in capsys.readouterr().err
 
 
 def test_the_command_names_a_wrong_address(capsys: pytest.CaptureFixture[str]) -> None:
