@@ -85,6 +85,10 @@ SCHEMA = 1
 Bools = NDArray[np.bool_]
 By = Literal["lane", "tenant", "reason", "replica"]
 CLASSES_SHOWN = 20
+SEATS_BIND = 0.05
+"""Share of the time with every seat taken, and somebody waiting, that is worth a note."""
+HOST_BINDS = 0.2
+"""Host share of step time that is worth a note."""
 
 
 def summarize(
@@ -344,9 +348,34 @@ def _notes(run: Latencies, summary: dict[str, Any], judged: str) -> list[str]:
         notes.append(
             f"{outside:.1%} of step time lies outside the grid on which the profile was measured."
         )
+    notes += _limits(summary)
     for name in summary["classes"]:
         if (found := run.records.requests[name].nunique()) > CLASSES_SHOWN:
             notes.append(f"{found:,} values of {name}: the {CLASSES_SHOWN} largest are shown.")
+    return notes
+
+
+def _limits(summary: dict[str, Any]) -> list[str]:
+    """Limits other than the device that hold the run back."""
+    notes = []
+    bound = summary["batch"]["seats_bound_share"] or 0.0
+    if bound > SEATS_BIND:
+        notes.append(
+            f"All seats were taken while somebody waited for {bound:.1%} of the time: a limit that "
+            "should not be the bottleneck; raise engine.max_running (policy.batch)."
+        )
+    host = summary["steps"]["host_share"] or 0.0
+    if host > HOST_BINDS:
+        notes.append(
+            f"The host takes {host:.1%} of step time: halving it would make steps "
+            f"{1 / (1 - host / 2):.2f} times as fast."
+        )
+    prefix = summary["prefix"]
+    if prefix["queried_tokens"] and not prefix["hit_tokens"]:
+        notes.append(
+            "Prefix sharing is on and nothing was hit: no two prompts begin with a full block of "
+            "the same tokens (engine.block_size), or what they share was evicted before."
+        )
     return notes
 
 

@@ -33,6 +33,8 @@ class BlockPool:
         """identity → blocks that carry it, oldest first."""
         self._extra: dict[int, int] = {}
         """References beyond the first, of shared blocks only."""
+        self.pinned: list[int] = []
+        """Blocks that are held for good, with identity."""
         self.turned = 0
         """Blocks ever taken plus blocks ever returned: what the host has handled."""
 
@@ -115,6 +117,14 @@ class BlockPool:
             self._identity[block] = identity
             self._holders.setdefault(identity, []).append(block)
 
+    def pin(self, chain: Iterable[int]) -> None:
+        """Take a block for each identity of `chain` for good: it can be hit, and is never free."""
+        for identity in chain:
+            [block] = self._pop(1)
+            self.free -= 1
+            self.name(block, identity)
+            self.pinned.append(block)
+
     def lookup(self, chain: Iterable[int]) -> list[int]:
         """The longest run of blocks, from the start, that carry the identities of `chain`."""
         found = []
@@ -148,7 +158,7 @@ class BlockPool:
 
     def check(self, tables: Iterable[list[int]]) -> None:
         """Raise AssertionError unless the pool and `tables` (all there are) agree."""
-        counts: dict[int, int] = {}
+        counts = dict.fromkeys(self.pinned, 1)
         for table in tables:
             for block in table:
                 counts[block] = counts.get(block, 0) + 1

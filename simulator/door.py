@@ -14,6 +14,7 @@ from pydantic import Field
 
 from policies.base import Policy
 from simulator.engine import Engine
+from simulator.identity import prefix
 from simulator.sections import Positive, Seconds
 from simulator.sequence import Sequence
 from simulator.settings_file import ScenarioError, Section
@@ -95,8 +96,16 @@ class Pace:
 class Door:
     """Turns a `Request` into a `Sequence`, or says why not; keeps those held outside."""
 
-    def __init__(self, engine: Engine, policy: Policy, settings: DoorSettings | None = None):
+    def __init__(
+        self,
+        engine: Engine,
+        policy: Policy,
+        settings: DoorSettings | None = None,
+        pinned: tuple[int, ...] = (),
+    ) -> None:
         self._engine = engine
+        self._pinned = pinned
+        """Identities of the blocks that every replica keeps for good."""
         self._policy = policy
         self._slots = engine.blocks * engine.block_size
         self.settings = settings = settings or DoorSettings()
@@ -124,9 +133,19 @@ class Door:
             return seq, "rejected: prompt reaches max_model_len"
         # The last token is never fed (rule A5); at least one more than the prompt must fit, for
         # the run's model limit is no more than the pool.
-        if request.prompt + max(declared - 1, 1) > self._slots:
+        if request.prompt + max(declared - 1, 1) > self._slots - self._others(seq):
             return seq, "rejected: prompt and declared maximum exceed the pool"
         return seq, ""
+
+    def _others(self, seq: Sequence) -> int:
+        """Slots of pinned blocks that are of no use to `seq`."""
+        pins, size = self._pinned, self._engine.block_size
+        own = 0
+        for pin, identity in zip(pins, prefix(seq, size), strict=False):
+            if pin != identity:
+                break
+            own += 1
+        return (len(pins) - own) * size
 
     @property
     def open(self) -> bool:

@@ -24,6 +24,9 @@ class Engine:
     """Admit only what fits with all its known tokens, not just the first chunk (rule A6)."""
     prefix_cache: bool = False
     """Share full blocks of equal prefixes (rules A12-A14)."""
+    pinned_tokens: int = 0
+    """Pin the full blocks of the beginning that most requests share, such as a system prompt, up
+    to so many tokens: computed before the run, never evicted, no room for anything else (D5)."""
     output_cap: int | None = None
     """Cut outputs at this many tokens; the reason recorded is "length"."""
 
@@ -52,6 +55,26 @@ class Engine:
         if self.swap_tokens and not self.swap_bandwidth > 0:
             raise ValueError(
                 f"engine.swap_bandwidth = {self.swap_bandwidth}: expected bytes per second > 0"
+            )
+        if self.pinned_tokens and not self.prefix_cache:
+            raise ValueError(
+                f"engine.pinned_tokens = {self.pinned_tokens} contradicts engine.prefix_cache = "
+                "false: expected prefix_cache = true"
+            )
+        if self.pinned_tokens and not 1 <= self.pinned_tokens // self.block_size < self.blocks:
+            raise ValueError(
+                f"engine.pinned_tokens = {self.pinned_tokens}: expected at least a block of "
+                f"{self.block_size} tokens, and less than the pool of {self.blocks} blocks"
+            )
+        if self.rank_evict == "local" and not self.rank_kv_tokens:
+            raise ValueError(
+                'engine.rank_evict = "local" has no effect without engine.rank_kv_tokens: expected '
+                "the pools of ranks that differ"
+            )
+        if self.rank_evict == "local" and self.swap_tokens:
+            raise ValueError(
+                f'engine.swap_tokens = {self.swap_tokens} contradicts engine.rank_evict = "local", '
+                "by which a victim is recomputed: choose one"
             )
         if self.contiguous and (self.prefix_cache or self.swap_tokens):
             other = "prefix_cache" if self.prefix_cache else "swap_tokens"

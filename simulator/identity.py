@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.sequence import Sequence
-from traces.trace import Segment
+from traces.trace import Segment, Trace
 
 
 def pieces(seq: Sequence, first: int, last: int) -> list[tuple[int, int, int]]:
@@ -55,3 +55,22 @@ def prefix(seq: Sequence, block_size: int) -> Iterator[int]:
     for block in range((seq.known - 1) // block_size):
         extend(seq, block + 1, block_size)
         yield seq.chain[block]
+
+
+def shared_by_most(trace: Trace, tokens: int, block_size: int) -> tuple[int, ...]:
+    """Identities of the full blocks among the first `tokens` tokens that most requests share.
+
+    Raises ValueError where no two begin alike for so long.
+    """
+    alike: dict[tuple[tuple[int, int, int], ...], list[Sequence]] = {}
+    for request in trace.requests():
+        if request.prompt >= tokens:
+            seq = Sequence(request, declared=0, goal=1, lane="")
+            alike.setdefault(tuple(pieces(seq, 0, tokens)), []).append(seq)
+    most = max(alike.values(), key=len, default=[])
+    if len(most) < 2:
+        raise ValueError(
+            f"engine.pinned_tokens = {tokens}: no two requests begin with the same {tokens} tokens"
+        )
+    extend(most[0], tokens // block_size, block_size)
+    return tuple(most[0].chain)

@@ -19,6 +19,7 @@ from simulator.clock import Clock
 from simulator.door import Door, DoorSettings
 from simulator.engine import Engine
 from simulator.fleet import Fleet, FleetSettings
+from simulator.identity import shared_by_most
 from simulator.leap import FOREVER
 from simulator.recorder import RequestLog, collect
 from simulator.replica import Replica
@@ -82,7 +83,9 @@ def simulate(
         )
     env = Clock()
     clients = Clients(trace, retry, seed)
-    entrance = Door(engine, policy, door)
+    tokens, size = engine.pinned_tokens, engine.block_size
+    pinned = shared_by_most(trace, tokens, size) if tokens else ()
+    entrance = Door(engine, policy, door, pinned)
     log = RequestLog()
     end = FOREVER if horizon is None else horizon
 
@@ -100,6 +103,8 @@ def simulate(
         )
         for index in range(fleet.most)
     ]  # fmt: skip
+    for server in servers:
+        server.step.pool.pin(pinned)
     world.start(Fleet(fleet, door, servers, stream(seed, "router")))
     env.run()
     for server in servers:

@@ -91,6 +91,11 @@ class Scenario(Section):
                 f"fleet.replicas = {scenario.fleet.most} contradicts executor.kind = "
                 '"measured": one device is one replica'
             )
+        if scenario.executor.kind == "measured" and scenario.engine.pinned_tokens:
+            raise ScenarioError(
+                f"engine.pinned_tokens = {scenario.engine.pinned_tokens} contradicts "
+                'executor.kind = "measured": really executed steps compute all that they read'
+            )
         return scenario
 
     @classmethod
@@ -252,6 +257,7 @@ class Scenario(Section):
             about={
                 "policy": self.policy.kind,
                 "profile": f"{measured}, measured" if measured else profile.name,
+                "profile_errors": None if measured else profile.errors.model_dump(),
                 "declared": declared_label(built.trace, self.trace.declared),
                 "scenario": self.resolved().tables(),
                 "version": version("batchlab"),

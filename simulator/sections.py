@@ -95,6 +95,9 @@ class EngineSettings(Section):
     """Admit only what fits with all its known tokens, not just its first chunk."""
     prefix_cache: bool = False
     """Share full blocks of equal prefixes."""
+    pinned_tokens: Annotated[int, Field(ge=0)] = 0
+    """Keep the beginning that most requests share (a system prompt) in the pool for good, up to so
+    many tokens: computed before the run, never evicted, no room for anything else."""
     output_cap: Positive | None = None
     """Cut outputs at this many tokens. Default: never."""
     contiguous: bool = False

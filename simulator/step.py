@@ -369,7 +369,11 @@ class StepBuilder(Batch):
         return [
             seq
             for seq in self.running
-            if seq.group is None or not (seq.hold or (seq._computed + ticks - seq.joined) % size)
+            if (
+                seq not in self.fed
+                if seq.group is None
+                else not (seq.hold or (seq._computed + ticks - seq.joined) % size)
+            )
         ]
 
     def _feed_rest(self) -> None:
