@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 from rich.table import Table
 
+from reports.agreement import Cause, Part
 from reports.charts import percentile_chart
 from reports.fidelity import (
     BEYOND,
@@ -65,6 +66,10 @@ class Shown:
     real: Mapping[str, Mapping[str, Distribution]]
     """The same by run."""
     steps: Sequence[StepError] = ()
+    parts: Sequence[Part] = ()
+    """The error over time."""
+    causes: Sequence[Cause] = ()
+    """Where E2E went, in both."""
 
 
 def verdict(lines: Sequence[Line]) -> str:
@@ -143,6 +148,8 @@ def page(shown: Sequence[Shown], *, title: str, notes: Sequence[str], command: s
             if len(known) > 1:
                 heading = f"{one.name}: {SHOWN[metric]}"
                 charts.append(percentile_chart(f"{at}-{metric}", heading, SHOWN[metric], known))
+        if one.parts:
+            charts.append(_over_time(f"{at}-time", one))
     lines = [line for one in shown for line in one.lines]
     beyond = any(line.verdict == BEYOND for line in lines)
     return render(
@@ -156,6 +163,41 @@ def page(shown: Sequence[Shown], *, title: str, notes: Sequence[str], command: s
         signed=signed,
         data={"charts": charts, "slots": None},
     )
+
+
+def _over_time(id: str, one: Shown) -> dict[str, Any]:
+    """The signed error of each part's mean, in per cent, over the time of arrival."""
+    metrics = [metric for metric in SHOWN if any(metric in part.errors for part in one.parts)]
+    series = [
+        {
+            "label": SHOWN[metric],
+            "values": [_percent(part.errors.get(metric)) for part in one.parts],
+            "colour": at,
+            "dash": at,
+        }
+        for at, metric in enumerate(metrics)
+    ]
+    title = f"{one.name}: error over time"
+    said = ", ".join(
+        f"{SHOWN[metric]} from {signed(one.parts[0].errors.get(metric))} to "
+        f"{signed(one.parts[-1].errors.get(metric))}"
+        for metric in metrics
+    )
+    return {
+        "id": id,
+        "title": title,
+        "alt": f"{title}, means of {len(one.parts)} parts of the requests: {said}.",
+        "x": [round(part.until_s, 3) for part in one.parts],
+        "xkind": "time",
+        "xlabel": "time of arrival (s)",
+        "ykind": "number",
+        "ylabel": "simulated against real (%)",
+        "series": series,
+    }
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else round(share * 100, 2)
 
 
 def signed(share: float | None) -> str:

@@ -16,17 +16,20 @@ from typing import Any
 
 import numpy as np
 
-from calibration.errors import predicted_seconds
+from calibration.errors import errors_by_class, predicted_seconds
 from calibration.profile import Cost, Profile
 from calibration.step_time import Predicted
 from calibration.steplog import read_step_log
 from policies.chunked import Chunked
+from reports.agreement import Cause, Floats, Part, causes, over_time, saturated
 from reports.fidelity import STATISTICS, Line, compare
 from reports.latencies import Latencies
 from reports.percentiles import Distribution
+from reports.validation import StepError
 from simulator.engine import Engine
 from simulator.recorded import Recorded
 from simulator.run import simulate
+from traces.trace import PS_PER_S, Ints
 
 FITTED_ON = 1 / 3
 """Share of the requests, the first to arrive, that a host overhead is fitted on."""
@@ -54,6 +57,8 @@ class Replayed:
     engine: Engine
     policy: Chunked
     lines: list[Line]
+    steps: list[StepError]
+    """Of the logged steps, by class, at the fitted speed; empty where none are logged."""
 
     @property
     def about(self) -> str:
@@ -65,8 +70,42 @@ class Replayed:
             f"gate {'on' if engine.gate else 'off'}, prefix cache "
             f"{'on' if engine.prefix_cache else 'off'}; "
             f"{int(self.simulated.column('preemptions').sum())} preemptions simulated; "
-            f"fitted: {self.fitted}"
+            f"fitted: {self.fitted}; {self._throughput()}"
         )
+
+    def _throughput(self) -> str:
+        """Requests per second of both, and whether the load was more than the engine could do."""
+        arrival, real = _seconds(self.simulated.column("arrival")), self.recorded.e2e
+        ours = _seconds(self.simulated.e2e)
+        count = len(self.recorded.trace)
+        span = [float((arrival + ends).max() - arrival.min()) for ends in (real, ours)]
+        said = (
+            f"{count / span[0]:.3g} requests/s recorded, {count / span[1]:.3g} simulated "
+            f"({span[0] / span[1] - 1:+.1%})"
+        )
+        if saturated(arrival, real):
+            said += (
+                "; the recorded run was saturated: its latencies grew as long as requests came, so "
+                "that small relative errors say little"
+            )
+        return said
+
+    def parts(self) -> list[Part]:
+        """The error over time, of the requests that are judged."""
+        ours, real = self._columns()
+        return over_time(_seconds(self.simulated.column("arrival"))[self.judged], ours, real)
+
+    def causes(self) -> list[Cause]:
+        """Mean E2E of the requests that are judged, split."""
+        return causes(*self._columns())
+
+    def _columns(self) -> tuple[dict[str, Floats], dict[str, Floats]]:
+        run, rows = self.simulated, self.judged
+        ours = {name: _seconds(run.of(name))[rows] for name in ("ttft", "e2e", "queue")}
+        real = {"ttft": self.recorded.ttft[rows], "e2e": self.recorded.e2e[rows]}
+        if self.recorded.queue is not None:
+            real["queue"] = self.recorded.queue[rows]
+        return ours, real
 
 
 def replay(recorded: Recorded, profile: Profile, **overrides: Any) -> Replayed:
@@ -82,9 +121,11 @@ def replay(recorded: Recorded, profile: Profile, **overrides: Any) -> Replayed:
 
     before = run(profile.cost)
     judged = slice(None)
+    steps: list[StepError] = []
     if recorded.step_log is not None:
         speed = machine_speed(recorded, profile)
         simulated = run(profile.cost.scaled(speed))
+        steps = _step_errors(recorded, profile, speed)
         fitted = f"machine speed: the run's steps took {speed:.3f} of the profile's price"
     elif profile.parts.host == "missing":
         rows = slice(0, round(FITTED_ON * len(recorded.trace)))
@@ -110,6 +151,7 @@ def replay(recorded: Recorded, profile: Profile, **overrides: Any) -> Replayed:
         engine=engine,
         policy=policy,
         lines=_lines(recorded, simulated, before, judged, bars),
+        steps=steps,
     )
 
 
@@ -130,6 +172,10 @@ def with_noise(replays: Iterable[Replayed]) -> list[Replayed]:
     return found
 
 
+def _seconds(picoseconds: Ints) -> Floats:
+    return np.asarray(picoseconds / PS_PER_S)
+
+
 def machine_speed(recorded: Recorded, profile: Profile) -> float:
     """Total time of the run's logged steps over the profile's price of the same steps."""
     if recorded.step_log is None:
@@ -137,6 +183,29 @@ def machine_speed(recorded: Recorded, profile: Profile) -> float:
     rows = read_step_log(recorded.step_log).rows
     priced = predicted_seconds(profile.step_time(), rows)
     return float(rows["seconds"].sum() / priced.sum())
+
+
+def _step_errors(recorded: Recorded, profile: Profile, speed: float) -> list[StepError]:
+    assert recorded.step_log is not None
+    rows = read_step_log(recorded.step_log).rows
+    priced = predicted_seconds(profile.step_time(), rows) * speed
+    by_class = errors_by_class(rows, priced)
+    found = []
+    for kind, one in by_class:
+        if one is not None:
+            took = rows.loc[rows["kind"] == kind, "seconds"].sum()
+            found.append(
+                StepError(
+                    load=recorded.name,
+                    kind=kind,
+                    steps=one.points or 0,
+                    bias=one.bias or 0.0,
+                    residual=one.mape,
+                    noise=None,
+                    share=float(took / rows["seconds"].sum()),
+                )
+            )
+    return found
 
 
 def distributions(run: Latencies, rows: slice = slice(None)) -> dict[str, Distribution]:

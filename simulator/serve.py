@@ -278,6 +278,8 @@ class Form:
         self.usage = bool(options.get("include_usage")) and "no-usage" not in settings.faults
         self.running_usage = self.usage and bool(options.get("continuous_usage_stats"))
         self.least = settings.faults.chunk
+        self._alike: dict[int, bytes] = {}
+        """Chunks that say nothing but so many tokens."""
         self._states_usage = "no-usage" not in settings.faults
         self._prompt = prompt
         self._chat = chat
@@ -298,13 +300,19 @@ class Form:
 
     def chunk(self, new: int, tokens: int, reason: str | None = None) -> bytes:
         """`new` tokens, `tokens` in all so far."""
+        alike = reason is None and not self.running_usage and new < tokens
+        if alike and new in self._alike:
+            return self._alike[new]
         text = " a" * new
         part: dict[str, Any] = {"delta": {"content": text}} if self._chat else {"text": text}
         if self._chat and new == tokens:
             part["delta"]["role"] = "assistant"
         choice = {"index": 0, **part, "logprobs": None, "finish_reason": reason}
         more = {"usage": self._usage(tokens)} if self.running_usage else {}
-        return _event({**self._head, "choices": [choice], **more})
+        event = _event({**self._head, "choices": [choice], **more})
+        if alike:
+            self._alike[new] = event
+        return event
 
     def last(self, tokens: int) -> bytes:
         """What follows the last token."""

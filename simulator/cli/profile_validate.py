@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from .printing import Format, command_line, note, progress, show
 if TYPE_CHECKING:
     from calibration.profile import Profile
     from reports.validation import Shown
+    from simulator.recorded import Recorded
 
 
 def validate(
@@ -26,7 +28,8 @@ def validate(
     against: Annotated[
         list[Path] | None,
         typer.Option(
-            help="A recorded run of a real engine, in place of executed ones; may be repeated.",
+            help="A recorded run of a real engine, or the result file of a load generator, in "
+            "place of executed ones; may be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -50,11 +53,30 @@ def validate(
             "--gate/--no-gate", help="Of a recorded engine [default: as recorded, else on]."
         ),
     ] = None,
+    prefix_cache: Annotated[
+        bool | None,
+        typer.Option(
+            "--prefix-cache/--no-prefix-cache",
+            help="Of a recorded engine [default: as recorded, else off].",
+        ),
+    ] = None,
     kv_tokens: Annotated[
         int | None,
         typer.Option(
             min=1, help="Of a recorded engine [default: as recorded, else the profile's]."
         ),
+    ] = None,
+    token_budget: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of a recorded engine [default: as recorded, else 2048]."),
+    ] = None,
+    max_running: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of a recorded engine [default: as recorded, else 256]."),
+    ] = None,
+    prompt: Annotated[
+        int | None,
+        typer.Option(min=1, help="Prompt tokens, where a result file does not record them."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -75,7 +97,14 @@ def validate(
     if against:
         if given is None:
             raise ValueError("--profile is needed with --against: the engine's, by name or a file")
-        shown, notes = _recorded(against, given, {"gate": gate, "kv_tokens": kv_tokens})
+        settings = {
+            "gate": gate,
+            "prefix_cache": prefix_cache,
+            "kv_tokens": kv_tokens,
+            "max_running": max_running,
+        }
+        runs = [run for path in against for run in _runs(path, token_budget, prompt)]
+        shown, notes = _recorded(runs, given, settings)
         title = f"{given.name} against recorded runs"
     else:
         shown, notes, used = _executed(
@@ -95,19 +124,33 @@ def validate(
         note(f"wrote {out / 'validation.html'}")
 
 
+def _runs(path: Path, token_budget: int | None, prompt: int | None) -> list[Recorded]:
+    """The recorded run of a file or folder, or every run of a load generator's result file."""
+    from simulator.recorded import read_recorded
+    from simulator.recorded_bench import recorded_of
+    from traces.benchmarks import is_benchmark, read_benchmarks
+
+    if not path.is_dir() and is_benchmark(path):
+        runs = [recorded_of(run, prompt=prompt) for run in read_benchmarks(path)]
+    else:
+        runs = [read_recorded(path)]
+    if token_budget is None:
+        return runs
+    return [replace(run, settings=replace(run.settings, token_budget=token_budget)) for run in runs]
+
+
 def _recorded(
-    paths: Sequence[Path], profile: Profile, overrides: dict[str, Any]
+    runs: Sequence[Recorded], profile: Profile, overrides: dict[str, Any]
 ) -> tuple[list[Shown], list[str]]:
     from reports.validation import Shown
     from simulator.against import distributions, replay, with_noise
-    from simulator.recorded import read_recorded
 
     given = {name: value for name, value in overrides.items() if value is not None}
     replays = []
     with progress("simulating recorded runs") as update:
-        for i, path in enumerate(paths):
-            update(i / len(paths))
-            replays.append(replay(read_recorded(path), profile, **given))
+        for i, run in enumerate(runs):
+            update(i / len(runs))
+            replays.append(replay(run, profile, **given))
     shown = [
         Shown(
             name=one.recorded.name,
@@ -119,10 +162,14 @@ def _recorded(
                 if metric in one.recorded.distributions(one.judged)
             },
             real={"recorded": one.recorded.distributions(one.judged)},
+            steps=one.steps,
+            parts=one.parts(),
+            causes=one.causes(),
         )
         for one in with_noise(replays)
     ]
-    return shown, [f"profile {profile.name} ({profile.source})"]
+    notes = dict.fromkeys(text for run in runs for text in run.trace.notes)
+    return shown, [f"profile {profile.name} ({profile.source})", *notes]
 
 
 def _executed(

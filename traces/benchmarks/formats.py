@@ -116,6 +116,15 @@ def read_benchmarks(path: Path | str) -> list[Benchmark]:
     return [_noted(replace(run, notes=run.notes + left)) for run in runs]
 
 
+def is_benchmark(path: Path | str) -> bool:
+    """Whether a file's first document is of a format that is known here, or a summary of one."""
+    try:
+        first = documents(Path(path))[0]
+    except (ValueError, IsADirectoryError):
+        return False
+    return any(form.known(first) for form in FORMATS) or aiperf.is_aiperf_summary(first)
+
+
 def _format(path: Path, document: Any) -> Format:
     for form in FORMATS:
         if form.known(document):
