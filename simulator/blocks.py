@@ -125,6 +125,11 @@ class BlockPool:
             self.name(block, identity)
             self.pinned.append(block)
 
+    def forget(self, block: int) -> None:
+        """Take the identity of a referenced block back: it was never computed."""
+        if block in self._identity:
+            self._forget(block, self._identity.pop(block))
+
     def lookup(self, chain: Iterable[int]) -> list[int]:
         """The longest run of blocks, from the start, that carry the identities of `chain`."""
         found = []

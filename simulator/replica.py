@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import simpy
 
 from calibration.step_time import Executor, StepShape, StepTime
-from policies.base import Answer, Policy, Stable
+from policies.base import Answer, Policy, Stable, Step
 from simulator.checks import LawBroken
 from simulator.clock import SCHEDULES, STEP_ENDS, Clock, Wake
 from simulator.engine import Engine
@@ -61,6 +61,8 @@ class Replica:
         self.policy = policy
         self.executor = executor
         self.step = StepBuilder(engine, policy, max_model_len, victims)
+        self._verbs = cast(Step, self.step)
+        """The same as a policy sees it: it hands back only sequences that it was given."""
         self.log = ReplicaLog(index, engine.block_size)
         self.evicted_at = -1
         """When it last preempted somebody."""
@@ -73,6 +75,7 @@ class Replica:
         self._solo = solo
         self._horizon = horizon
         self._prices: StepTime | None = getattr(executor, "step_time", None)
+        self.step.withdraws = self._prices is None
         self._asleep: Leap | None = None
         """The leap in progress; None while idle."""
         self._shape = StepShape()
@@ -230,7 +233,7 @@ class Replica:
             if self._ranks_apart and step.recompute_alone():
                 self._stable = None
             else:
-                self._stable = self.policy.schedule(step)
+                self._stable = self.policy.schedule(self._verbs)
         except LawBroken as error:
             raise self._broken(str(error)) from None
         except Exception as error:  # whatever a stranger's code raises

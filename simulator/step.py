@@ -48,6 +48,9 @@ class StepBuilder(Batch):
         self.evictions_in_a_row = 0
         self.fragmented = False
         """Somebody was refused though the blocks suffice in sum: they lie in pieces."""
+        self.withdraws = False
+        """What a victim was to compute in this very step loses its identity: where steps are
+        really run, nobody may read it. (vLLM keeps it, rule A13.)"""
         self._budget = policy.token_budget
         self._max_model_len = max_model_len
         self._reserve = int(engine.reserve * engine.blocks)
@@ -215,6 +218,10 @@ class StepBuilder(Batch):
                 self._feed_before(seq)
         self.running.remove(seq)
         self.preempted.append((seq, seq._computed, seq.known, len(seq.table)))
+        if self.withdraws and amount and self._engine.prefix_cache:
+            size = self._block_size
+            for block in seq.table[seq._computed // size : (seq._computed + amount) // size]:
+                self.pool.forget(block)
         self._free(seq)
         if not self._swap_out(seq):
             seq._computed = 0

@@ -6,15 +6,18 @@ Victims, orders, gate, reserve, skips, re-entry and cool-down are in `test_memor
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import serving
 from serving import Serve, ask
 
-from calibration.step_time import StepTime
+from calibration.step_time import Done, Executor, Predicted, Row, StepShape, StepTime
 from policies import Chunked, Continuous, FairShare, FastLane
 from reports.metrics import summarize
 from simulator.contract import check_policy
 from simulator.engine import Engine
+from simulator.run import simulate
 from simulator.scenario import Scenario
 from simulator.settings_file import ScenarioError
 from traces.trace import Segment
@@ -204,6 +207,31 @@ def test_pinned_blocks_are_not_available_to_others(serve: Serve) -> None:
 def test_what_nobody_shares_cannot_be_pinned(serve: Serve) -> None:
     with pytest.raises(ValueError, match="no two requests begin with the same 8 tokens"):
         serve(ask(10, 1, content=(SYSTEM,)), prefix_cache=True, block_size=4, pinned_tokens=8)
+
+
+class Runs(serving.Watcher):
+    """Steps that are really run: they have no price."""
+
+    def __init__(self) -> None:
+        self.price = serving.SECOND.price
+        self.rows = []
+
+    def run(self, shape: StepShape, rows: Callable[[], list[Row]]) -> Done:
+        self.rows.append(rows())
+        return Done(self.price(shape))
+
+
+@pytest.mark.parametrize(("executor", "hit"), [(Predicted(serving.SECOND), 24), (Runs(), 20)])
+def test_what_a_victim_never_computed_is_not_read(executor: Executor, hit: int) -> None:
+    """A13: 8 blocks of 4. In step 2 request 0 is given tokens 21 to 28, the blocks 5 and 6, and is
+    evicted for request 1, which takes block 6. vLLM hits block 5 when request 0 comes back; where
+    steps are really run, it was never computed."""
+    trace = serving.trace_of([ask(31, 1, priority=2), ask(4, 3, at=1)])
+    policy = Chunked(token_budget=12, long_prefill=8, order="priority", victim="priority")
+    engine = Engine(kv_tokens=32, block_size=4, prefix_cache=True)
+    records = simulate(trace, policy, engine, executor)
+    assert records.requests["preemptions"].tolist() == [1, 0]
+    assert records.requests.sort_values("request")["resumed_hit"].tolist() == [hit, 0]
 
 
 # Host overhead

@@ -108,21 +108,22 @@ def policies(draw: st.DrawFn) -> Settings:
         "long_prefill": draw(st.sampled_from((0, 0, 3, 16))),
         "adaptive": draw(st.booleans()),
     }
+    common |= {
+        "cooldown": draw(st.sampled_from((0, 0, 1, 2))),
+        "cooldown_free": draw(st.sampled_from((0.1, 0.5))),
+    }
     if kind == "fast-lane":
         common |= {
             "share": draw(st.sampled_from((0.1, 0.3, 0.8))),
             "fast_prompt": draw(st.integers(1, 30)),
             "fast_output": draw(st.sampled_from((0, 20))),
         }
-    elif kind != "fair-share":
-        common |= {
-            "partials": draw(st.sampled_from((0, 0, 1, 2))),
-            "skips": draw(st.sampled_from((0, 0, 1, 3))),
-            "prefill_first": (pf := draw(st.booleans())),
-            "check_first": not pf and draw(st.booleans()),
-            "cooldown": draw(st.sampled_from((0, 0, 1, 2))),
-            "cooldown_free": draw(st.sampled_from((0.1, 0.5))),
-        }
+    else:
+        common["partials"] = draw(st.sampled_from((0, 0, 1, 2)))
+        common["check_first"] = draw(st.booleans())
+    if kind in ("chunked", "whole"):
+        common["skips"] = draw(st.sampled_from((0, 0, 1, 3)))
+        common["prefill_first"] = not common["check_first"] and draw(st.booleans())
         if common["reentry"] == "tail" and common["order"] == "fcfs":
             common["patience"] = draw(st.sampled_from((0.0, 0.0, 5e-9)))
     if kind == "whole":
