@@ -197,7 +197,7 @@ class Grid(NamedTuple):
 
         The context of one sequence is seen only as a mean over the step's chunks or decodes.
         """
-        p, f, d, area2, reach, context, _, _ = shape
+        p, f, d, area2, reach, context, _, _, _, _ = shape
         return (
             p + d > self.tokens
             or f + d > self.sequences

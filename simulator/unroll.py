@@ -57,7 +57,7 @@ class ReplicaSteps:
             self._leap |= dict(zip(names, table.T, strict=True))
         self._times = self._leap["steps"].astype(np.int64)
         self._first = np.cumsum(self._times) - self._times
-        self._grown = np.frombuffer(grown, dtype=np.int32)
+        self._grown = np.frombuffer(grown, dtype=np.int32).astype(np.int64)
         self._extra = np.frombuffer(extra, dtype=np.int64)
         self._queued = np.frombuffer(queued, dtype=np.int64)
         self._withdrawn = np.frombuffer(withdrawn, dtype=np.int64)
@@ -122,7 +122,8 @@ class ReplicaSteps:
         first, growth = _beyond_decodes(self._leap, self._prices)
         beyond = np.repeat(growth, self._times) * self._nth()
         beyond += np.repeat(first, self._times)
-        return np.maximum(beyond, 0, out=beyond)
+        np.maximum(beyond, 0, out=beyond)
+        return beyond
 
     def decode_context(self) -> Ints:
         return self._each("decode_context") + self._each("decodes") * self._nth()

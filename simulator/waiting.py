@@ -46,7 +46,7 @@ class Lane:
         if self._keyed is None:
             self._choose(seq)
         if self._keyed:
-            self._queue.add(seq)  # type: ignore[union-attr]
+            self._queue.add(seq)
         else:
             self._queue.append(seq)
 
@@ -55,7 +55,7 @@ class Lane:
         if self._keyed or not self._at_head:
             self.arrive(seq)
         else:
-            self._queue.appendleft(seq)  # type: ignore[union-attr]
+            self._queue.appendleft(seq)
 
     def _choose(self, seq: Sequence) -> None:
         """A sorted list if the policy's order has keys."""
@@ -66,7 +66,7 @@ class Lane:
     def remove(self, seq: Sequence) -> None:
         """Take `seq` out, wherever it stands."""
         if not self._keyed and self._queue[0] is seq:
-            self._queue.popleft()  # type: ignore[union-attr]
+            self._queue.popleft()
         else:
             self._queue.remove(seq)
 
