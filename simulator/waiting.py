@@ -46,7 +46,7 @@ class Lane:
         if self._keyed is None:
             self._choose(seq)
         if self._keyed:
-            self._queue.add(seq)
+            self._queue.add(seq)  # type: ignore[union-attr]
         else:
             self._queue.append(seq)
 
