@@ -317,7 +317,9 @@ def _side_by_side(summaries: Mapping[str, Summary], names: Sequence[str]) -> Tab
     table.add_column("", no_wrap=True)
     for name in names:
         mark = " !" if diverges(summaries[name]) else ""
-        table.add_column(Text(f"{name}{mark}"[:16]), justify="right", no_wrap=True)
+        lines = f"{name}{mark}".split(":")  # its settings one a line: they tell runs apart
+        head = Text("\n".join(line[:20] for line in lines))
+        table.add_column(head, justify="right", no_wrap=True, vertical="top")
     for _, rows in compared_rows(summaries):
         for row in rows:
             values = {name: value_at(summaries[name], row.path) for name in names}
