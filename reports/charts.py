@@ -45,7 +45,7 @@ def time_charts(runs: Mapping[str, Latencies]) -> list[Chart]:
     single = list(runs) == [""]
     found = _one_run(lines[""], coarse[""]) if single else _several(lines, coarse, ends)
     if single and (requests := request_chart(runs[""])):
-        found.append(requests)
+        found.append(requests | {"span": [0, _short(end)]})
     return [chart for chart in found if chart["series"]]
 
 
@@ -214,6 +214,7 @@ def _chart(
         "title": title,
         "alt": f"{title} over time ({ylabel}): {', '.join(peaks)}.",
         "x": [_short(at) for at in line.middle.tolist()],
+        "span": [0, _short(float(line.edges[-1]))],
         "xkind": "time",
         "xlabel": "time since the start (s)",
         "ykind": kind,

@@ -59,7 +59,7 @@ def run_page(
         remedies=run.about.get("remedies"),
         intervals=intervals,
         warm_up=_warm_up(run),
-        fit=_fit_errors(summary),
+        fit=_fit_errors(run.about.get("profile_errors") or {}),
         settings=settings_of(summary.get("scenario") or {}),
         command=command,
         data={
@@ -220,9 +220,8 @@ def _warm_up(run: Latencies) -> str:
     )
 
 
-def _fit_errors(summary: Mapping[str, Any]) -> str:
+def _fit_errors(errors: Mapping[str, Any]) -> str:
     """How far the profile is from what was measured, in a sentence; "" where it does not say."""
-    errors = value_at(summary, ("profile", "errors")) or {}
     held_out = errors.get("held_out_random")
     classes = held_out or errors.get("fit") or {}
     told = [

@@ -6,6 +6,14 @@
   const NINES = [Math.log10(2), 1, 2, 3, 4];
   const sync = uPlot.sync("time");
 
+  // What of x a chart shows: all charts over time the same; points have room at the edges.
+  const reach = (chart) => (u, min, max) => {
+    const whole = min === chart.x[0] && max === chart.x[chart.x.length - 1];
+    if (chart.span && whole) return chart.span;
+    const room = chart.xkind === "number" ? (max - min || 1) * 0.05 : 0;
+    return [min - room, max + room];
+  };
+
   function options(chart, width) {
     const axis = { stroke: css("--soft"), grid: { stroke: css("--grid"), width: 1 },
       ticks: { stroke: css("--grid"), width: 1 }, font: "12px system-ui, sans-serif",
@@ -23,8 +31,7 @@
     return {
       width, height: 250, padding: [10, 26, 0, 0],
       scales: {
-        // Single points need room at the edges.
-        x: chart.xkind === "number" ? { time: false, range: (u, min, max) => [min - (max - min || 1) * 0.05, max + (max - min || 1) * 0.05] } : { time: false, ...(chart.xkind === "log" ? { distr: 3 } : {}) },
+        x: { time: false, ...(chart.xkind === "log" ? { distr: 3 } : { range: reach(chart) }) },
         y: log ? { distr: 3 } : { range: (u, min, max) => [0, chart.ykind === "share" ? Math.max(1, max) : max * 1.08 || 1] },
       },
       axes: [x, y],
@@ -51,6 +58,7 @@
   }
 
   const drawn = [];
+  const plots = (batchlab.plots = []);
   function draw(chart) {
     const place = document.getElementById("chart-" + chart.id);
     if (!place) return;
@@ -74,11 +82,12 @@
       });
       return plot;
     };
-    let plot = make();
+    const at = plots.length;
+    let plot = (plots[at] = make());
     new ResizeObserver(() => {
       if (place.clientWidth !== plot.width) plot.setSize({ width: place.clientWidth, height: plot.height });
     }).observe(place);
-    drawn.push(() => { plot.destroy(); plot = make(); });
+    drawn.push(() => { plot.destroy(); plot = plots[at] = make(); });
   }
   data.charts.forEach(draw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawn.forEach((redraw) => redraw()));

@@ -100,7 +100,7 @@
         for (const [, kind, from, to] of band.bars)
           if (kind !== "held" && from < now) busy += Math.min(to, now) - from;
         const share = now ? `${((100 * busy) / (band.rows * now)).toFixed(1)} % of slot time works` : "";
-        const of = band.slots > band.rows ? (width < 560 ? ` (${band.rows} slots)` : ` (first ${band.rows} of ${band.slots} slots)`) : "";
+        const of = band.slots > band.rows ? (width < 560 ? "" : ` (first ${band.rows} of ${band.slots} slots)`) : "";
         counts[i].textContent = share && share + of;
         says[i].textContent = `${band.name ? band.name + ": " : ""}${moment(band)}`;
       });
