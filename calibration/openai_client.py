@@ -82,7 +82,7 @@ class Client:
         endpoint: Endpoint = "completions",
         key: str = "",
         timeout_s: float = 60.0,
-        most: int = 1000,
+        most: int = 1500,
         connections: int = 64,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:

@@ -24,6 +24,8 @@ BEFORE = 16
 """Requests to warm up, and to find out what the server takes."""
 SHARE = 0.9
 """Of the KV pool that a point may fill."""
+TIMES = 3
+"""Times that a first token is waited for: a late one is no rare thing, a gap has many beside it."""
 PROMPTS = 72
 """Lengths of the prefill curve."""
 STREAMS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -67,16 +69,22 @@ class Point:
 
     @property
     def requests(self) -> int:
+        if self.kind == "prefill":
+            return TIMES
         return self.streams + (len(self.prompts) if self.kind == "mixed" else 0)
 
     @property
     def prompt_tokens(self) -> int:
+        if self.kind == "prefill":
+            return TIMES * self.prompts[0]
         if self.kind == "mixed":
             return self.streams * SHORT + sum(self.prompts)
         return self.streams * self.prompts[0]
 
     @property
     def output_tokens(self) -> int:
+        if self.kind == "prefill":
+            return TIMES
         return self.streams * self.tokens + (len(self.prompts) if self.kind == "mixed" else 0)
 
 

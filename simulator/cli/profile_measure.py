@@ -52,7 +52,7 @@ def measure(
     of: of_server.OfOption = None,
     kv_tokens: of_server.PoolOption = None,
     max_model_len: of_server.LengthOption = None,
-    max_requests: of_server.RequestsOption = 1200,
+    max_requests: of_server.RequestsOption = 1500,
     rest: of_server.RestOption = 0.2,
     timeout: of_server.TimeoutOption = 60.0,
     dry_run: of_server.DryOption = False,
