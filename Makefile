@@ -7,22 +7,20 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 	$$python -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' \
 	2>/dev/null && echo $$python && break; done)
 
-.PHONY: help demo test lint pictures clean
+.PHONY: help demo test lint gallery clean
 
 help:
 	@echo 'make demo      four batching policies on one workload: a table, a page, pictures'
 	@echo 'make test      everything that CI checks'
 	@echo 'make lint      only ruff, mypy and the import rules'
-	@echo 'make pictures  draw the pictures in docs/images again'
+	@echo 'make gallery   draw the pictures in docs/images again'
 	@echo 'make clean     remove what was built or installed here'
 
 demo: $(VENV)/.run
 	$(BIN)/batchlab demo -o demo
 
-pictures: demo
-	$(BIN)/batchlab compare simulator/cli/demo.toml --policies static,continuous -o out/pictures
-	mkdir -p docs/images
-	cp out/pictures/figures/slots.png demo/figures/latency.png docs/images/
+gallery: $(VENV)/.run
+	$(BIN)/python tests/gallery.py
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
