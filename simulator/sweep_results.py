@@ -105,9 +105,7 @@ def page(
     from reports.sweep_page import SweptCell, sweep_page
 
     swept = [
-        SweptCell(
-            values=cell.values, summary=cell.outcome.summary, error=cell.outcome.error or ""
-        )
+        SweptCell(values=cell.values, summary=cell.outcome.summary, error=cell.outcome.error or "")
         for cell in cells
     ]
     return sweep_page(grid, swept, scenario=base.resolved().tables(), command=command)

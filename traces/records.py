@@ -140,7 +140,8 @@ class Records:
     spells: pd.DataFrame
     stalls: pd.DataFrame
     about: dict[str, Any] = field(default_factory=dict)
-    """Keys: `policy`, `profile` (name), `seed`, `declared` ("exact" or the constant),
+    """Keys: `policy`, `profile` (name), `profile_errors` (as in its file), `remedies` (the plain
+    form of `simulator.remedies.Advice`, or None), `seed`, `declared` ("exact" or the constant),
     `scenario` (nested dict of every setting), `blocks` (per replica), `block_size`,
     `replicas`, `max_running`, `token_budget`, `version`, `horizon_s`, `notes` (list of
     sentences), `waste_share`, `needless_evictions`, `idle_held_share`."""
