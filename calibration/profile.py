@@ -28,7 +28,7 @@ PROFILES = Path(__file__).parent / "profiles"
 PICOSECONDS = 10**12
 FLAT_LIST = re.compile(r"\[[^\[\]{}]*\]")
 
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, le=1e7, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Signed = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, strict=True)]
@@ -320,9 +320,14 @@ def _read(path: Path) -> Profile:
     if values.get("schema") != SCHEMA:
         raise ProfileError(f"{path}: schema {values.get('schema')!r}, expected {SCHEMA}")
     try:
-        return Profile.model_validate(values)
+        profile = Profile.model_validate(values)
     except ValidationError as error:
         raise ProfileError(f"{path}: {_complaint(error)}") from None
+    step = profile.step_time()
+    for what, least in (("decode", StepShape(decodes=1)), ("prefill", StepShape(2, 1, area2=4))):
+        if step.price(least) <= 0:
+            raise ProfileError(f"{path}: cost: the least {what} step takes 0 s, expected more")
+    return profile
 
 
 def _complaint(error: ValidationError) -> str:

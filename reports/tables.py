@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -28,7 +28,8 @@ from reports.units import NONE, number, seconds, share
 
 Summary = Mapping[str, Any]
 COLUMNS_AT_ONCE = 4
-"""Runs side by side; more go into a further table."""
+"""Runs side by side, fewer where their names are long; more go into a further table."""
+WIDTH = 80
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
@@ -104,10 +105,14 @@ def run_table(summary: Summary, time: Timeline | None = None) -> RenderableType:
 def comparison_table(summaries: Mapping[str, Summary]) -> RenderableType:
     """Runs side by side. The best value of a line is marked *; diverging runs never win."""
     names = list(summaries)
-    parts = [
-        _side_by_side(summaries, names[at : at + COLUMNS_AT_ONCE])
-        for at in range(0, len(names), COLUMNS_AT_ONCE)
-    ]
+    parts = []
+    while names:
+        for count in range(min(COLUMNS_AT_ONCE, len(names)), 0, -1):
+            table = _side_by_side(summaries, names[:count])
+            if _width(table) <= WIDTH:
+                break
+        parts.append(table)
+        names = names[count:]
     legend = Text("* best of its line · ! diverges", style="dim")
     return Group(*parts, legend, Text(""), _sentences(findings(summaries)))
 
@@ -294,14 +299,16 @@ def _sla(sla: Summary) -> RenderableType:
 
 
 def _classes(classes: Mapping[str, Mapping[str, Summary]]) -> RenderableType:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     heads = ("class", "requests", "TTFT P50", "TTFT P99", "ITL P99", "E2E P99", "SLA kept")
     for head in heads:
         table.add_column(head, justify="left" if head == "class" else "right", no_wrap=True)
     for name, members in classes.items():
         for key, one in members.items():
+            label = Text(f"{name} {key or NONE}")
+            label.truncate(20, overflow="ellipsis")  # in columns: some signs take two
             table.add_row(
-                Text(f"{name} {key or NONE}"[:20]),
+                label,
                 number(one["requests"]["arrived"]),
                 seconds(one["ttft_s"]["p50"]),
                 seconds(one["ttft_s"]["p99"]),
@@ -332,6 +339,11 @@ def _side_by_side(summaries: Mapping[str, Summary], names: Sequence[str]) -> Tab
     table.add_row("finished", *(_finished(summaries[name]) for name in names))
     table.add_row("stationary", *states)
     return table
+
+
+def _width(table: Table) -> int:
+    """Columns that it takes uncut."""
+    return Console(width=1000).measure(table).maximum
 
 
 def _cell(text: str, best: bool, summary: Summary) -> Text:

@@ -111,6 +111,8 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     if first["type"] == "missing":
         return f"{name}: missing"
     said = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    if first["type"] in ("model_type", "dataclass_type", "dict_type"):
+        said = "expected a table of keys"
     return f"{name} = {first['input']!r}: {said}"
 
 

@@ -61,7 +61,7 @@ def test_fit_prints_held_out_errors_and_writes_the_profile(run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["fit"], "give a raw table, or --step-log"),
+        (["fit"], "give a raw table, --step-log, or --bench"),
         (["fit", "none.csv"], "none.csv: cannot be read as text"),
         (["fit", "--step-log", "none.json"], "none.json: cannot be read as text"),
         (["show", "h100-sxm_lama3.1-8b_bf16"], f"did you mean '{H100}'"),

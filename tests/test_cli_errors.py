@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from calibration.profile import load_profile
 from simulator.cli import run
 
 ONE_SECOND = "arrival,prompt,output\n0,20,5\n1,20,5\n"
@@ -38,6 +43,7 @@ def said(capsys: pytest.CaptureFixture[str], *args: str, code: int = 2) -> str:
         (["--set", "engine.block_size"], "--set engine.block_size: expected key=value"),
         (["--set", "trace.rate=3"], "trace.rate: is for synthetic load, but trace.file is set"),
         (["--block-size", "0"], "engine.block_size = 0: expected"),
+        (["--set", "engine=3"], "engine = 3: expected a table of keys"),
         (["--seed", "x"], "'--seed'"),
         (["--format", "xml"], "'--format'"),
         (["--sed", "1"], "No such option: --sed"),
@@ -228,3 +234,31 @@ def test_ctrl_c_says_what_is_kept(
 
     monkeypatch.setattr(Scenario, "run", interrupted)
     assert "interrupted; nothing was written" in said(capsys, "simulate", "good.toml", code=130)
+
+
+def test_no_workers(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["good.toml", "--policies", "chunked", "-j", "0"]
+    assert "0, expected at least 1, or -1" in said(capsys, "compare", *args)
+
+
+def test_a_profile_whose_steps_take_no_time(capsys: pytest.CaptureFixture[str]) -> None:
+    shipped = load_profile("h100-sxm_llama3.1-8b_bf16")
+    profile = shipped.model_dump(mode="json", by_alias=True) | {"cost": {}}
+    Path("free.json").write_text(json.dumps(profile), encoding="utf-8")
+    expected = "free.json: cost: the least decode step takes 0 s"
+    assert expected in said(capsys, "simulate", "good.toml", "--profile", "free.json")
+
+
+def test_a_terminal_without_our_signs_and_none_at_all() -> None:
+    command = [sys.executable, "-m", "simulator.cli", "simulate", "good.toml"]
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "40"}
+    done = subprocess.run(command, env=ascii_only, capture_output=True, text=True, check=True)
+    assert not done.stderr
+    assert "2 finished, 0 rejected, 0 unfinished" in done.stdout
+    closed = shlex.join(command) + " >&-"
+    assert subprocess.run(["sh", "-c", closed], stderr=subprocess.PIPE).stderr == b""
+
+
+def test_more_requests_than_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["simulate", "--preset", "chat", "--set", "trace.requests=10000000000000000"]
+    assert "not enough memory: " in said(capsys, *args, code=1)

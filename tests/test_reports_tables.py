@@ -8,6 +8,7 @@ import json
 
 import pytest
 from reports_walk import walk
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
 from reports.latencies import Latencies
@@ -51,6 +52,30 @@ def test_a_comparison_fits_eighty_columns_and_splits_many_runs() -> None:
     assert "…" not in text
     assert all(name in text for name in runs)
     assert text.count("TTFT P99 ") == 2
+
+
+def test_long_names_take_a_further_table_and_keep_their_marks() -> None:
+    names = "static:batch=8:timeout=0.5", "continuous", "chunked:token_budget=512", "fast-lane"
+    runs = {name: summarize(walk(i, requests=40)[0]) for i, name in enumerate(names)}
+    for summary in runs.values():
+        summary["stationary"] = False
+    text = plain(comparison_table(runs))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    for last in ("timeout=0.5 !", "continuous !", "token_budget=512 !", "fast-lane !"):
+        assert last in text
+
+
+def test_names_of_tenants_never_cut_the_figures_beside_them() -> None:
+    run = Latencies(walk(1, requests=60)[0])
+    summary = summarize(run)
+    summary["classes"] = {
+        "tenant": {"<script>" * 9: summary, "日本語のとても長い名前です": summary}
+    }
+    text = plain(run_table(summary))
+    assert max(map(cell_len, text.splitlines())) <= 80
+    assert text.count("…") == 2  # the two names
+    assert "SLA kept" in text
 
 
 def test_the_best_is_marked_and_a_diverging_run_never_wins() -> None:

@@ -90,6 +90,7 @@ def run(args: list[str] | None = None) -> int:
     0 = done, 1 = the run or the SLA failed, 2 = wrong input, 130 = interrupted. What is wrong
     is said in one line on stderr.
     """
+    _let_streams_take_anything()
     try:
         code = app(args, prog_name="batchlab", standalone_mode=False)
         sys.stdout.flush()
@@ -99,6 +100,9 @@ def run(args: list[str] | None = None) -> int:
     except (ValueError, OSError) as error:  # pydantic's errors are ValueErrors
         complain(_said(error))
         return FAILED if _broke_a_law(error) else WRONG_INPUT
+    except MemoryError as error:
+        complain(f"not enough memory: {_said(error)}".rstrip(": "))
+        return FAILED
     except ModuleNotFoundError as error:
         extra = EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
@@ -117,6 +121,16 @@ def run(args: list[str] | None = None) -> int:
         complain("BATCHLAB_TRACEBACK=1 shows where")
         return FAILED
     return code if isinstance(code, int) else 0
+
+
+def _let_streams_take_anything() -> None:
+    """A sign that the terminal lacks becomes "?", and a closed stream takes what it is given."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
 
 
 def _broke_a_law(error: Exception) -> bool:

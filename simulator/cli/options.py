@@ -22,8 +22,17 @@ FormatOption = Annotated[Format, typer.Option("--format", help="How results are 
 MetricsOption = Annotated[
     str, typer.Option("--metrics", help="Definitions of batchlab, vllm, aiperf or guidellm.")
 ]
+
+
+def _some(workers: int) -> int:
+    if workers < 1 and workers != -1:
+        raise typer.BadParameter(f"{workers}, expected at least 1, or -1 for every core")
+    return workers
+
+
 WorkersOption = Annotated[
-    int, typer.Option("--workers", "-j", help="Processes at once; -1 = every core.")
+    int,
+    typer.Option("--workers", "-j", callback=_some, help="Processes at once; -1 = every core."),
 ]
 PoolOption = Annotated[
     str, typer.Option("--pool", help="Where runs are made: local, or ray (extra `ray`).")

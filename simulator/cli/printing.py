@@ -20,6 +20,8 @@ FAILED = 1
 WRONG_INPUT = 2
 INTERRUPTED = 130
 """Exit codes; 0 = done."""
+FITS = 80
+"""Columns that tables are made for."""
 
 
 class Format(StrEnum):
@@ -50,6 +52,7 @@ def show(result: RenderableType, *, whole: bool = False) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
+    console.width = max(console.width, FITS)  # a figure that is cut reads as another one
     if whole:
         endless = console.options.update(max_width=10_000)
         console.width = max(console.width, console.measure(result, options=endless).maximum)
