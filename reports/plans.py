@@ -65,7 +65,6 @@ def sentences(plan: Plain) -> list[str]:
         said += [one.rstrip(".") for one in advice_lines(plan["advice"])]
     if plan["asked"]:
         said.append(_asked(plan["asked"]))
-    said.append(f"{plan['runs_made']:,} runs made, {plan['runs_found']:,} found in the store")
     return [one[0].upper() + one[1:] + "." for one in said]
 
 

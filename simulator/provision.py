@@ -196,8 +196,6 @@ def _rates(scenario: Scenario, load: Load, target: float) -> list[float]:
 def _cost(setting: Setting, target: float, gpus: int, price: float | None) -> Cost | None:
     if price is None:
         return None
-    if not price >= 0:
-        raise ValueError(f"--gpu-hour-price {price}: expected dollars of at least 0")
     millions = target * DAY_S / 24 / 1e6
     return Cost(
         per_gpu_hour=price,

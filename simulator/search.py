@@ -28,8 +28,9 @@ from typing import Literal, NamedTuple
 from reports.confidence import Interval, student
 
 RUNGS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
-"""The ladder, in shares of μ; a rung more where all are missed."""
-LOW_RUNGS = (0.03, 0.01)
+"""The ladder, in shares of μ."""
+LOW_RUNG = 0.05
+"""One more, where all are missed. Below it nothing is looked for: what few requests happen to meet there says little."""
 CAP = 0.98
 """No run is made above this share of the low end of μ's interval: it would not be stationary."""
 BRACKET = 1.08
@@ -136,7 +137,7 @@ def find_edge(service: Interval, effort: Effort, *, guess: Edge | None = None) -
         lack = _lack(found, effort)
         # Stopping when the spread happens to look small would make intervals too narrow: what
         # the first runs say of it decides how long the others are, and these are believed.
-        if lack <= (PLAIN if first else LENIENT) or not found.estimate:
+        if lack <= (PLAIN if first else LENIENT) or found.estimate < RUNGS[0] * service.estimate:
             break
         first = False
         middle, slope = found.estimate, _middle([line.slope for line in lines])
@@ -269,9 +270,9 @@ def _climb(
     rates = sorted({min(share * service, cap) for share in RUNGS})
     margins = yield [Probe(rate, 0, requests) for rate in rates]
     if min(margins) > 0:
-        lower = sorted(share * service for share in LOW_RUNGS)
-        margins = (yield [Probe(rate, 0, requests) for rate in lower]) + margins
-        rates = lower + rates
+        lowest = LOW_RUNG * service
+        margins = (yield [Probe(lowest, 0, requests)]) + margins
+        rates = [lowest, *rates]
     return tuple(zip(rates, margins, strict=True))
 
 

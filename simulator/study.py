@@ -20,7 +20,7 @@ from traces.sla import Sla, Term
 
 STRETCHES = 10
 """Stretches of a recording, each left out in turn, that tell how sure its figures are."""
-SERVICE_RUNS = 4
+SERVICE_RUNS = 6
 GENERATIONS = 10
 """A saturated run serves so many times as many requests as run at once."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simulator.flags import Flags
-    from simulator.planner import Plan, Question
+    from simulator.planner import Question
     from simulator.runs import Runs
     from simulator.scenario import Scenario
 
@@ -111,6 +112,10 @@ def plan(
         grid=parse_grid(grid or ()),
         effort=Effort(precision=precision),
     )
+    if target_rate is not None and not 0 < target_rate < math.inf:
+        raise ValueError(f"--target-rate {target_rate}: expected requests per second above 0")
+    if gpu_hour_price is not None and not 0 <= gpu_hour_price < math.inf:
+        raise ValueError(f"--gpu-hour-price {gpu_hour_price}: expected dollars of at least 0")
     place = pool_of(pool, workers=workers, address=ray_address)
     folder = prepare(out) if out else None
     path = store_file or (folder / STORE if folder else None)
@@ -126,6 +131,7 @@ def plan(
         if store is not None:
             store.close()
     _print(answered, format)
+    note(f"{runs.made:,} runs made, {runs.found:,} found in the store")
     if folder:
         _write(answered, folder)
     if answered["best"] is None:
@@ -143,7 +149,9 @@ def _answer(
 
     with status("planning") as tell:
         found = make_plan(question, runs, lambda text, share: tell(f"{share:4.0%}  {text}"))
-        target = _target(found, target_rate)
+        target = target_rate
+        if target is None and found.load.kind != "drawn":
+            target = found.load.rate
         fleet = None
         if found.best is not None and target is not None:
             fleet = provision(
@@ -160,15 +168,13 @@ def _answer(
     if found.best is not None:
         flags = engine_flags(question.base.with_values(found.best.values))
     given = "rate" in question.base.trace.workload or found.load.kind == "recorded"
-    return as_dict(found, fleet=fleet, flags=flags, asked_rate=found.load.rate if given else None)
-
-
-def _target(found: Plan, target_rate: float | None) -> float | None:
-    if target_rate is not None and not 0 < target_rate < float("inf"):
-        raise ValueError(f"--target-rate {target_rate}: expected requests per second above 0")
-    if target_rate is None and found.load.kind != "drawn":
-        return found.load.rate
-    return target_rate
+    return as_dict(
+        found,
+        fleet=fleet,
+        flags=flags,
+        advice=advice,
+        asked_rate=found.load.rate if given else None,
+    )
 
 
 def _print(answered: dict[str, Any], format: Format) -> None:
