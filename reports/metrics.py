@@ -338,6 +338,14 @@ def _notes(run: Latencies, summary: dict[str, Any], judged: str) -> list[str]:
                 f"{counts[key]:,} of {counts['arrived']:,} requests {key}: "
                 "they meet no SLA, and latencies do not show them."
             )
+    if not counts["finished"] and counts["rejected"]:
+        notes = [f"Nobody was served: {max(counts['by_reason'], key=counts['by_reason'].get)}."]
+    cut = counts["by_reason"].get("length", 0)
+    if cut:
+        notes.append(
+            f"{cut:,} answers were cut short, by the declared maximum, the output cap or "
+            "max_model_len: latencies are those of the shorter answers."
+        )
     if 0 < counts["finished"] < 100:
         notes.append(
             f"Only {counts['finished']} requests finished: a P99 of fewer than 100 samples is "

@@ -47,12 +47,12 @@ def compare(
     scenarios: Mapping[str, Scenario],
     *,
     workers: int = -1,
-    on_done: Callable[[str], None] | None = None,
+    on_done: Callable[[str, Records], None] | None = None,
 ) -> dict[str, Records]:
     """Run them, in parallel; records by name, in the order given."""
     runs: dict[str, Records] = {}
     for name, records in spread(Scenario.run, scenarios, workers=workers):
         runs[name] = records
         if on_done:
-            on_done(name)
+            on_done(name, records)
     return {name: runs[name] for name in scenarios}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.cli import main
+from simulator.command import main
 from traces.readers import read_trace
 from traces.synthesize import Workload, synthesize
 

@@ -79,11 +79,6 @@ app.add_typer(policy.app, name="policy")
 app.command("mock-server")(mock_server)
 
 
-def main() -> None:
-    """The command `batchlab`: ends the process with the exit code of `run`."""
-    sys.exit(run())
-
-
 def run(args: list[str] | None = None) -> int:
     """Run a command line (default: the process's own) to its exit code; never raises.
 

@@ -1,6 +1,6 @@
 """`python -m simulator.cli` is the command `batchlab`."""
 
-from simulator.cli import main
+from simulator.command import main
 
 if __name__ == "__main__":
     main()

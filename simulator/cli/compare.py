@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simulator.cli.options import FormatOption, MetricsOption, WorkersOption, takes_scenario
-from simulator.cli.printing import Format, command_line, note, progress, show_comparison
+from simulator.cli.printing import (
+    INTERRUPTED,
+    Format,
+    command_line,
+    note,
+    progress,
+    show_comparison,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simulator.scenario import Scenario
+    from traces.records import Records
 
 ALL = "static,continuous,chunked,fast-lane"
 
@@ -53,16 +61,22 @@ def run_comparison(
 
     folder = prepare(out) if out else None
     scenarios = comparing.variants(scenario, policies)
-    done = 0
+    finished: dict[str, Records] = {}
+    sla = scenario.objectives()
     with progress(f"simulating {len(scenarios)} policies") as update:
 
-        def count(_: str) -> None:
-            nonlocal done
-            done += 1
-            update(done / len(scenarios))
+        def keep(name: str, records: Records) -> None:
+            finished[name] = records
+            update(len(finished) / len(scenarios))
 
-        runs = comparing.compare(scenarios, workers=workers, on_done=count)
-    sla = scenario.objectives()
+        try:
+            runs = comparing.compare(scenarios, workers=workers, on_done=keep)
+        except KeyboardInterrupt:
+            if finished:
+                note(f"interrupted: {len(finished)} of {len(scenarios)} policies had finished")
+                show_comparison(summarize_all(finished, sla, metrics=metrics), format)
+                raise typer.Exit(INTERRUPTED) from None
+            raise
     if folder:
         write_text(folder / "scenario.toml", scenario.resolved().dump(folder))
         with progress("drawing"):

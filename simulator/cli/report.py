@@ -75,7 +75,7 @@ def repeat(scenarios: Mapping[str, Scenario], *, workers: int) -> dict[str, Reco
     with progress("simulating again") as update:
         done: list[str] = []
 
-        def count(name: str) -> None:
+        def count(name: str, _: Records) -> None:
             done.append(name)
             update(len(done) / len(scenarios))
 
