@@ -348,7 +348,7 @@ class _Line:
         if self.high is None:
             return self.cap
         part = self._part(self.low, self.high)
-        return self.low[0] * (self.high[0] / self.low[0]) ** part
+        return float(self.low[0] * (self.high[0] / self.low[0]) ** part)
 
 
 def _refine(lines: Sequence[_Line], requests: int) -> Generator[list[Probe], list[float], None]:
