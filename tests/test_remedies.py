@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-import pytest
-
 from reports.advice import advice_lines
 from reports.avalanche import avalanche, recovered_s
 from reports.evidence import Evidence
