@@ -111,7 +111,8 @@ def fit(
         str | None, typer.Option(help="The profile's name [default: from what was measured].")
     ] = None,
     form: Annotated[
-        str | None, typer.Option(help="table or smooth [default: by the amount of data; of a log smooth].")
+        str | None,
+        typer.Option(help="table or smooth [default: by the amount of data; smooth of a log]."),
     ] = None,
     clock: Annotated[
         str, typer.Option(help="Of a step log: step, or wall or cpu of the forward pass.")
