@@ -30,7 +30,8 @@ from reports.confidence import Interval, student
 RUNGS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 """The ladder, in shares of μ."""
 LOW_RUNG = 0.05
-"""One more, where all are missed. Below it nothing is looked for: what few requests happen to meet there says little."""
+"""One more, where all are missed. Below it nothing is looked for: what few requests happen to meet
+there says little."""
 CAP = 0.98
 """No run is made above this share of the low end of μ's interval: it would not be stationary."""
 BRACKET = 1.08
