@@ -15,7 +15,7 @@ from simulator.scenario import Scenario
 from simulator.search import Ask, Edge, Effort, Probe, find_edge
 
 STEP_S = 0.1
-QUICK = Effort(runs=5, short=300, long=600, longest=2400)
+QUICK = Effort(runs=5, short=200, long=500, longest=1500)
 KNOWN = Interval(estimate=1.0, low=1.0, high=1.0, samples=3)
 
 

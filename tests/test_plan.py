@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from planning import QUICK, constant_profile, md1_rate, mmc_rate, server
 
+from reports.evidence import Evidence
 from simulator.cli import run as batchlab
 from simulator.loads import Load
 from simulator.planner import FRESH_SEED, Plan, Question, as_dict, plan
@@ -24,7 +25,7 @@ from simulator.search import Effort, Probe
 from simulator.store import Store
 from simulator.study import Objective, margin_of
 from traces.lengths import Exponential
-from traces.sla import Sla
+from traces.sla import Sla, Term
 
 
 def ask(
@@ -38,6 +39,7 @@ def ask(
 
 
 class TestTheory:
+    @pytest.mark.slow
     def test_m_d_1(self, tmp_path: Path) -> None:
         """One slot, ten steps of 100 ms: a request a second; mean wait 1 s at ρ = 2/3."""
         found = ask(server(tmp_path), "queue mean <= 1 s", Effort())
@@ -51,10 +53,13 @@ class TestTheory:
         assert best.edge.precise <= 0.05
         assert best.rho == pytest.approx(best.recommended / best.service.estimate)
 
+    @pytest.mark.slow
     def test_m_m_c(self, tmp_path: Path) -> None:
         """Four slots, exponential work of a second on average; Erlang's C."""
         work = Exponential(mean=25.0)
-        found = ask(_four_slots(tmp_path, work.mean), "queue mean <= 0.5 s", Effort())
+        found = ask(
+            _four_slots(tmp_path, work.mean), "queue mean <= 0.5 s", Effort(runs=5, long=1000)
+        )
         assert found.best is not None
         assert found.best.edge is not None
         assert found.best.edge.rate is not None
@@ -94,6 +99,31 @@ def chat() -> Plan:
     )
     grid = {"policy.token_budget": [512, 2048], "engine.block_size": [16, 32]}
     return ask(base, "ttft p99 <= 300 ms, itl p99 <= 40 ms", grid=grid)
+
+
+def test_bursts_cost_more_the_higher_the_load(tmp_path: Path) -> None:
+    """Case E9: gaps with a CV of 3 against 1; 32 seats smooth bursts until they are full."""
+    ttft = Term(metric="ttft", statistic="mean", bound_s=1.0)
+    ratios = []
+    for load in (0.2, 0.5, 0.8, 0.93):
+        calm, bursty = (
+            Evidence.of(
+                server(
+                    tmp_path,
+                    seats=32,
+                    rate=32 * load,
+                    requests=4000,
+                    arrivals={"kind": "gamma", "cv": cv},
+                ).run()
+            )
+            for cv in (1.0, 3.0)
+        )
+        ratios.append(bursty.values(ttft) / calm.values(ttft))
+        done = (one.facts["summary"]["throughput"]["requests_per_s"] for one in (bursty, calm))
+        assert next(done) == pytest.approx(next(done), rel=0.05)
+    assert ratios == sorted(ratios)
+    assert ratios[0] < 1.1
+    assert ratios[-1] > 2
 
 
 class TestAnswer:
@@ -247,6 +277,7 @@ class TestQuestions:
         assert found.best.breaks is not None
         assert "(tenant long)" in found.best.breaks.term
 
+    @pytest.mark.slow
     def test_attainment(self, tmp_path: Path) -> None:
         """95 % of requests wait less than 2 s."""
         found = ask(server(tmp_path), "queue max <= 2 s", QUICK, attainment=0.95)
@@ -254,6 +285,7 @@ class TestQuestions:
         assert found.confirmed.attainment >= 0.94
 
 
+@pytest.mark.slow
 def test_a_plan_that_was_killed_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "s.toml"
     path.write_text(server(tmp_path, arrivals="constant").dump())
