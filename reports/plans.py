@@ -143,8 +143,8 @@ def _band(best: Plain) -> list[str]:
 def _fleet(fleet: Plain) -> list[str]:
     peak = f" ({digits(fleet['peak'])} at the peak)" if fleet["peak"] > fleet["target"] else ""
     said = [
-        f"{digits(fleet['target'])} requests/s{peak} take {fleet['replicas']} replicas behind "
-        f"{fleet['router']} ({fleet['gpus']} GPUs; by division {fleet['divided']}), with "
+        f"{digits(fleet['target'])} requests/s{peak} take {_count(fleet['replicas'], 'replica')} "
+        f"behind {fleet['router']} ({_count(fleet['gpus'], 'GPU')}; by division {fleet['divided']}), with "
         f"{share(fleet['headroom'])} of headroom"
     ]
     if fleet["survives"] is not None:
@@ -161,6 +161,10 @@ def _fleet(fleet: Plain) -> list[str]:
             f"million tokens, ${digits(cost['per_million_output_tokens'])} per million of output"
         )
     return [*said, hours]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _asked(asked: Plain) -> str:

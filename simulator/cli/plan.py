@@ -134,6 +134,9 @@ def plan(
     note(f"{runs.made:,} runs made, {runs.found:,} found in the store")
     if folder:
         _write(answered, folder)
+    errors = [one["error"] for one in answered["settings"]]
+    if all(errors):
+        raise ValueError(errors[0])
     if answered["best"] is None:
         complain("no rate keeps the service level")
         raise typer.Exit(1)
