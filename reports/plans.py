@@ -144,8 +144,8 @@ def _fleet(fleet: Plain) -> list[str]:
     peak = f" ({digits(fleet['peak'])} at the peak)" if fleet["peak"] > fleet["target"] else ""
     said = [
         f"{digits(fleet['target'])} requests/s{peak} take {_count(fleet['replicas'], 'replica')} "
-        f"behind {fleet['router']} ({_count(fleet['gpus'], 'GPU')}; by division {fleet['divided']}), with "
-        f"{share(fleet['headroom'])} of headroom"
+        f"behind {fleet['router']} ({_count(fleet['gpus'], 'GPU')}; by division "
+        f"{fleet['divided']}), with {share(fleet['headroom'])} of headroom"
     ]
     if fleet["survives"] is not None:
         holds = "keep" if fleet["survives"] else "do NOT keep"
