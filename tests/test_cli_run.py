@@ -218,3 +218,15 @@ def test_steps_can_really_be_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert summary["requests"]["finished"] == 3
     assert summary["steps"]["mean_s"] > 0
     assert summary["profile"]["name"] == "tiny on cpu, measured"
+
+
+def test_a_ramp_says_when_the_backlog_recovered(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "ramp.toml").write_text(
+        "[trace]\nrate = 4\nduration_s = 60\n"
+        'arrivals = { kind = "ramp", peak = 2, before_s = 10, up_s = 5, hold_s = 5, down_s = 5 }\n'
+        'prompt = { kind = "fixed", value = 100 }\noutput = { kind = "fixed", value = 20 }\n'
+    )
+    out = printed(capsys, "simulate", "ramp.toml")
+    assert "After the ramp the load is back at 25 s" in out

@@ -64,6 +64,8 @@ def simulate(
     if check_leap:
         _compare(records, _run(scenario, "once more, the other way", leap=no_leap))
     run = Latencies(records)
+    if recovery := _recovery(scenario, run):
+        records.about["notes"].append(recovery)
     summary = summarize(run, scenario.objectives(), metrics=metrics)
     advice = None
     if cures and (folder or format is Format.table) and scenario.executor.kind == "predicted":
@@ -109,6 +111,29 @@ def _advice(
     with status("trying cures") as tell:
         advice = remedies(scenario, Evidence.of(run.records), Runs(), on_cure=tell)
     return asdict(advice) if advice else None
+
+
+def _recovery(scenario: Scenario, run: Latencies) -> str | None:
+    """Whether and when the backlog recovered from a load that ramped up and returned."""
+    from reports.avalanche import recovered_s
+    from traces.arrivals import Ramp
+    from traces.workload import Workload
+
+    load = scenario.trace.workload
+    if "ramp" not in str(load.get("arrivals")):
+        return None
+    ramp = Workload.from_table(load).arrivals
+    if not isinstance(ramp, Ramp):
+        return None
+    rises = ramp.before_s
+    returns = rises + ramp.up_s + ramp.hold_s + ramp.down_s
+    at = recovered_s(run, rises_s=rises, returns_s=returns)
+    if at is None:
+        return "After the ramp the backlog never came back to what it was before."
+    return (
+        f"After the ramp the load is back at {returns:,.0f} s and the backlog at {at:,.0f} s: "
+        f"{at - returns:,.0f} s to recover."
+    )
 
 
 def _show_advice(advice: Mapping[str, Any]) -> None:
