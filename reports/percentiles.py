@@ -91,13 +91,6 @@ class Distribution:
         weights *= self.values
         return float(np.sum(weights) / self.count)
 
-    def share_within(self, bound: float) -> float | None:
-        """Share of the weight at or below `bound`; None of none."""
-        if not self.count:
-            return None
-        at = int(np.searchsorted(self.values, bound, side="right"))
-        return float(self.ranks[at - 1] / self.count) if at else 0.0
-
     def statistic(self, name: str, *, linear: bool = False) -> float | None:
         """`mean`, `max`, or `p` and the digits of a percentile."""
         if name == "mean":

@@ -49,11 +49,6 @@ def policy_file(kind: str) -> Path | None:
     return Path(kind.rpartition(":")[0])
 
 
-def policy_settings(kind: str) -> dict[str, dataclasses.Field[Any]]:
-    """The settings of a policy by name."""
-    return {field.name: field for field in dataclasses.fields(policy_class(kind)) if field.init}
-
-
 @cache
 def _from_file(kind: str) -> type[Any]:
     file, _, name = kind.rpartition(":")

@@ -66,7 +66,6 @@ class Replica:
         self.log = ReplicaLog(index, engine.block_size)
         self.evicted_at = -1
         """When it last preempted somebody."""
-        self._process: simpy.Process | None = None
         self._lost = False
         self._engine = engine
         self._outlook = outlook
@@ -93,7 +92,7 @@ class Replica:
 
     def start(self) -> None:
         """Begin to run."""
-        self._process = self.env.process(self.run())
+        self.env.process(self.run())
 
     def deliver(self, seq: Sequence, now: int) -> None:
         """A request arrives: queue it, and end the leap in progress if it may change a thing."""
