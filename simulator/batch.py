@@ -6,11 +6,10 @@ the next step does is decided on top of it, in `simulator.step`.
 
 from __future__ import annotations
 
-from array import array
-
 from calibration.step_time import Row
 from policies.base import Policy
 from simulator.blocks import BlockPool, ContiguousPool
+from simulator.columns import Columns
 from simulator.decodes import Decodes
 from simulator.engine import Engine
 from simulator.identity import extend
@@ -41,8 +40,8 @@ class Batch:
         """Sequences fed one by one, in the order they were fed, and their tokens."""
         self.tick = False
         """The step advances the decode group."""
-        self.stalls = array("q")
-        """Flat (request, end, gap, queued, recompute) of every gap that is in no spell."""
+        self.stalls = Columns(("request", "end", "gap", "queued", "recompute"))
+        """Every gap that is in no spell."""
         self.swap_free = engine.swap_tokens // engine.block_size
         """Blocks that fit on the host beside those that are there."""
         self.swaps = 0
@@ -116,7 +115,7 @@ class Batch:
         if self.tick:
             if group.fresh:
                 for seq in group.fresh:
-                    self.stalls.extend((seq.index, first_end, first_end - seq.last_token, 0, 0))
+                    self.stalls.add((seq.index, first_end, first_end - seq.last_token, 0, 0))
                 group.fresh.clear()
             group.ticks += steps
             group.context += steps * group.size
@@ -140,7 +139,7 @@ class Batch:
                     if seq.lost_at >= 0:
                         queued = seq.stalled - seq.stalled_then
                         again = end - seq.lost_at - queued
-                    self.stalls.extend((seq.index, end, end - seq.last_token, queued, again))
+                    self.stalls.add((seq.index, end, end - seq.last_token, queued, again))
                 else:
                     seq.first_token = end
                     seq.stalled_first = seq.stalled
@@ -190,8 +189,8 @@ class Batch:
         self.chunks[seq] = None
 
     def _free(self, seq: Sequence) -> None:
-        seq.peak = max(seq.peak, len(seq.table))
-        seq.high_water = max(seq.high_water, seq._computed)
+        if len(seq.table) > seq.peak:
+            seq.peak = len(seq.table)
         self.pool.release(seq.table)
 
     def _name(self, seq: Sequence, computed: int, amount: int) -> None:

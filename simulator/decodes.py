@@ -12,10 +12,10 @@ member that needs a block gets it at once.
 
 from __future__ import annotations
 
-from array import array
 from heapq import heappop, heappush
 
 from simulator.blocks import BlockPool
+from simulator.columns import Columns
 from simulator.sequence import Sequence
 
 
@@ -52,8 +52,8 @@ class Decodes:
         """Members by lane."""
         self.fresh: dict[Sequence, None] = {}
         """Members whose last token did not come from the last tick: their next gap is a stall."""
-        self.spells = array("q")
-        """Flat (request, first tick, last tick) of every spell that is over."""
+        self.spells = Columns(("request", "first_tick", "last_tick"))
+        """Every spell that is over."""
         self._finishing: dict[int, dict[Sequence, None]] = {}
         self._ends: list[int] = []
 
@@ -101,7 +101,7 @@ class Decodes:
         if ticks:
             seq.last_token = self.last_end
             if seq.spell < self.ticks:
-                self.spells.extend((seq.index, seq.spell, self.ticks - 1))
+                self.spells.add((seq.index, seq.spell, self.ticks - 1))
         else:
             self.fresh.pop(seq, None)
         self.size -= 1

@@ -123,10 +123,11 @@ class _Told(ReplicaLog):
 
 def _empty(replica: Replica) -> None:
     """Forget what is kept for records."""
-    kept = [*vars(replica.log).values(), replica.step.stalls, replica.step.group.spells]
-    for column in kept:
-        if isinstance(column, array):
-            del column[:]
+    for kept in vars(replica.log).values():
+        if isinstance(kept, array):
+            del kept[:]
+    for rows in (replica.log.leaps, replica.step.stalls, replica.step.group.spells):
+        rows.clear()
 
 
 class Live:

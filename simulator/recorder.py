@@ -13,10 +13,11 @@ import pandas as pd
 
 from calibration.step_time import StepShape, StepTime
 from policies.base import Answer
+from simulator.columns import Columns
 from simulator.leap import Leap
 from simulator.sequence import Sequence
 from simulator.step import StepBuilder
-from simulator.unroll import Outside, ReplicaSteps, joined, steps_frame
+from simulator.unroll import LEAP_COLUMNS, Outside, ReplicaSteps, joined, steps_frame
 from traces.records import (
     REQUEST_COLUMNS,
     SPELL_COLUMNS,
@@ -25,6 +26,9 @@ from traces.records import (
 )
 from traces.trace import PS_PER_S
 
+LABELS = ("reason", "tenant", "lane")
+"""Texts of a request, kept as codes."""
+_NO_WAITS = (0,) * (Answer.BATCH.value - Answer.TOKENS.value + 1)
 _HEAD = slice(Answer.TOKENS.value, Answer.BATCH.value + 1)
 """A sequence's clocks at the head of the queue, in the order of `WAITS`."""
 
@@ -35,10 +39,7 @@ class ReplicaLog:
     def __init__(self, replica: int, block_size: int) -> None:
         self.replica = replica
         self.block_size = block_size
-        self.big = array("q")
-        """Rows of `unroll.BIG`, one a leap, one after the other."""
-        self.small = array("i")
-        """Rows of `unroll.SMALL`."""
+        self.leaps = Columns(LEAP_COLUMNS)
         self.grown = array("i")
         """Blocks taken in the further steps of each leap, one after the other."""
         self.extra = array("q")
@@ -82,11 +83,10 @@ class ReplicaLog:
         """A leap is over."""
         prefill, chunks, decodes, area2, _, context, _, _, _, _ = shape
         free, preempted, tick, unused, idle = known
-        self.big.extend((leap.start, leap.first, leap.growth, area2, context, host))
-        self.small.extend(
+        self.leaps.add(
             (
-                leap.steps, prefill, chunks, decodes, free, admitted, preempted, finished, tick,
-                unused, idle,
+                leap.start, leap.first, leap.growth, leap.steps, prefill, chunks, decodes, area2,
+                context, host, free, admitted, preempted, finished, tick, unused, idle,
             )
         )  # fmt: skip
         if leap.steps > 1:
@@ -104,8 +104,8 @@ class ReplicaLog:
     def steps(self, outside: Outside | None, prices: StepTime | None) -> ReplicaSteps:
         """What was written, as steps. Nothing can be written any more."""
         return ReplicaSteps(
-            self.replica, self.block_size, self.big, self.small, self.grown, self.extra,
-            self.queued, self.withdrawn, outside, prices,
+            self.replica, self.block_size, self.leaps, self.grown, self.extra, self.queued,
+            self.withdrawn, outside, prices,
         )  # fmt: skip
 
 
@@ -113,50 +113,48 @@ class RequestLog:
     """One row a request, of all replicas."""
 
     def __init__(self) -> None:
-        self._ints = array("q")
-        self._reasons: list[str] = []
-        self._tenants: list[str] = []
-        self._lanes: list[str] = []
+        self._rows = Columns((*REQUEST_COLUMNS, *LABELS))
+        self._codes: dict[str, dict[str, int]] = {name: {} for name in LABELS}
 
     def left(self, seq: Sequence, replica: int, now: int, reason: str) -> None:
         """A request ended at `now`, or (`now` = -1) is still there at the horizon."""
+        first = seq.first_scheduled
         queued = boundary = door = 0
-        head = [0] * 6
-        if seq.first_scheduled >= 0:  # else there is no queue time yet for them to add up to
-            queued = seq.first_scheduled - seq.arrival
+        head = _NO_WAITS
+        if first >= 0:  # else there is no queue time yet for them to add up to
+            queued = first - seq.arrival
             door = seq.entered - seq.arrival
             boundary = seq.boundary - seq.entered
-            head = seq.waits[_HEAD]
-        self._ints.extend(
+            if seq.waits:
+                head = tuple(seq.waits[_HEAD])
+        reasons, tenants, lanes = self._codes.values()
+        self._rows.add(
             (
-                seq.index, replica, seq.arrival, seq.first_scheduled, seq.first_token,
+                seq.index, replica, seq.arrival, first, seq.first_token,
                 seq.last_token, now, seq.prompt, seq.output, seq._produced, seq.declared,
                 seq.priority, seq.session, seq.preemptions, seq.fed, seq.recomputed, seq.hit,
                 seq.resumed_hit, seq.peak, seq.stalled, seq.stalled_first, seq.retries,
                 *head, queued - sum(head) - boundary - door, boundary, door,
+                reasons.setdefault(reason, len(reasons)),
+                tenants.setdefault(seq.tenant, len(tenants)),
+                lanes.setdefault(seq.lane, len(lanes)),
             )
         )  # fmt: skip
-        self._reasons.append(reason)
-        self._tenants.append(seq.tenant)
-        self._lanes.append(seq.lane)
 
     def __len__(self) -> int:
-        return len(self._reasons)
+        return len(self._rows)
 
     def frame(self) -> pd.DataFrame:
-        """Rows in trace order. The log is spent: a million rows are not kept twice."""
-        names = [*REQUEST_COLUMNS]
-        table = np.frombuffer(self._ints, dtype=np.int64).reshape(-1, len(names))
-        order = np.argsort(table[:, 0], kind="stable")
-        columns: dict[str, Any] = {name: table[order, at] for at, name in enumerate(names)}
-        self._ints = array("q")
-        del table
-        for name, values in (
-            ("reason", self._reasons),
-            ("tenant", self._tenants),
-            ("lane", self._lanes),
-        ):
-            columns[name] = pd.Categorical(values)[order]
+        """Rows in trace order."""
+        order = np.argsort(self._rows.column("request"), kind="stable")
+        columns: dict[str, Any] = {}
+        for name in REQUEST_COLUMNS:
+            columns[name] = self._rows.column(name)[order]
+        for name, codes in self._codes.items():
+            texts = sorted(codes)
+            place = np.array([texts.index(text) for text in codes], dtype=np.int64)
+            values = place[self._rows.column(name)[order]]
+            columns[name] = pd.Categorical.from_codes(values, categories=pd.Index(texts))
         return pd.DataFrame(columns, copy=False)
 
 
@@ -187,15 +185,18 @@ def collect(
     return Records(
         requests=requests.frame(),
         steps=cast(pd.DataFrame, steps_frame(replicas)),
-        spells=_flat(SPELL_COLUMNS, [step.group.spells for step in steps], replica_at=1),
-        stalls=_flat(STALL_COLUMNS, [step.stalls for step in steps], replica_at=1),
+        spells=_joined(SPELL_COLUMNS, [step.group.spells for step in steps]),
+        stalls=_joined(STALL_COLUMNS, [step.stalls for step in steps]),
         about=about,
     )
 
 
-def _flat(names: tuple[str, ...], parts: list[array[int]], replica_at: int) -> pd.DataFrame:
-    tables = []
-    for replica, part in enumerate(parts):
-        table = np.array(part, dtype=np.int64).reshape(-1, len(names) - 1)
-        tables.append(np.insert(table, replica_at, replica, axis=1))
-    return pd.DataFrame(np.concatenate(tables), columns=list(names))
+def _joined(names: tuple[str, ...], parts: list[Columns]) -> pd.DataFrame:
+    """The rows of all replicas, one replica after the other."""
+    columns = {
+        name: np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        if name == "replica"
+        else np.concatenate([part.column(name) for part in parts])
+        for name in names
+    }
+    return pd.DataFrame(columns, copy=False)

@@ -133,7 +133,7 @@ class Replica:
                 self._complete(leap, leap.end(ended))
             self._asleep = None
         for seq, answer in self._heads:
-            seq.waits[answer.value] += now - self.step.now
+            seq.wait(answer, now - self.step.now)
         there = self.step.evacuate(now)
         for seq in there:
             self.executor.forget(seq.index)
@@ -223,7 +223,7 @@ class Replica:
         """Ask the policy what the next step does."""
         step = self.step
         for seq, answer in self._heads:
-            seq.waits[answer.value] += now - step.now
+            seq.wait(answer, now - step.now)
         if step.fragmented:
             self.log.fragmented += now - step.now
         step.open(now, self._outlook.more)

@@ -19,83 +19,78 @@ class Sequence:
     and `todo` add them; the fields with an underscore do not.
     """
 
-    __slots__ = (
-        "_computed", "_produced", "admitted_at", "arrival", "boundary", "chain", "content",
-        "declared", "ended", "entered", "evicted_step", "fed", "first_scheduled", "first_token",
-        "goal", "group", "high_water", "hit", "hold", "index", "joined", "lane", "last_token",
-        "lost_at", "output", "passed_over", "peak", "place", "preemptions", "priority", "prompt",
-        "queued_at", "recomputed", "replica", "resumed_hit", "retries", "session", "spell",
-        "stalled", "stalled_first", "stalled_then", "swapped", "table", "tenant", "waited", "waits",
-    )  # fmt: skip
+    # What most sequences never touch costs nothing to make: its neutral value is the class's.
+    swapped = 0
+    """Blocks of its KV that lie on the host."""
+    hold = 0
+    """Token slots reserved at admission; 0 = on demand."""
+    group: Decodes | None = None
+    joined = 0
+    """Ticks of the group before it joined."""
+    spell = 0
+    """First tick whose gap it sees."""
+    place = 0
+    """Counts admissions on its replica: running order."""
+    entered = -1
+    """When it was first let in by the door."""
+    replica = -1
+    """Where it is; -1 = outside."""
+    retries = 0
+    """Times that its client had sent it before."""
+    ended = False
+    """It was turned away, timed out or finished."""
+    admitted_at = -1
+    boundary = -1
+    """First schedule at or after its arrival."""
+    first_scheduled = -1
+    first_token = -1
+    last_token = -1
+    waited = 0
+    stalled = 0
+    stalled_first = 0
+    """Of these, before its first token."""
+    lost_at = -1
+    """When it was first preempted since its last token; -1 = it was not."""
+    stalled_then = 0
+    """What `stalled` was at that moment."""
+    waits: list[int] | None = None
+    """Picoseconds at the head of its lane, by the answer that it got; None = none."""
+    preemptions = 0
+    passed_over = 0
+    evicted_step = -1
+    fed = 0
+    """Tokens fed to the model so far, recomputation included."""
+    recomputed = 0
+    high_water = 0
+    """Most tokens that were computed when it was preempted: below it, feeding is recomputation."""
+    hit = 0
+    resumed_hit = 0
+    peak = 0
+    """Most blocks held when it last lost or returned them."""
+    _computed = 0
+    _produced = 0
 
     def __init__(self, request: Request, declared: int, goal: int, lane: str) -> None:
-        self.index = request.index
-        self.arrival = request.arrival
-        self.prompt = request.prompt
-        self.output = request.output
+        (
+            self.index, self.arrival, self.prompt, self.output, _, self.priority, self.tenant,
+            self.session, _, self.content,
+        ) = request  # fmt: skip
         self.declared = declared
         """Declared output tokens, cut to what the engine can ever give."""
         self.goal = goal
         """Output tokens at which it ends. Not in the policy's view."""
-        self.priority = request.priority
-        self.tenant = request.tenant
-        self.session = request.session
-        self.content = request.content
         self.lane = lane
         self.table: list[int] = []
         """Physical block ids in logical order."""
-        self.swapped = 0
-        """Blocks of its KV that lie on the host."""
-        self.hold = 0
-        """Token slots reserved at admission; 0 = on demand."""
-        self._computed = 0
-        self._produced = 0
-        self.group: Decodes | None = None
-        self.joined = 0
-        """Ticks of the group before it joined."""
-        self.spell = 0
-        """First tick whose gap it sees."""
-        self.place = 0
-        """Counts admissions on its replica: running order."""
         self.chain: list[int] = []
         """Chained identities of its full blocks, as far as worked out."""
-        self.queued_at = request.arrival
-        self.entered = -1
-        """When it was first let in by the door."""
-        self.replica = -1
-        """Where it is; -1 = outside."""
-        self.retries = 0
-        """Times that its client had sent it before."""
-        self.ended = False
-        """It was turned away, timed out or finished."""
-        self.admitted_at = -1
-        self.boundary = -1
-        """First schedule at or after its arrival."""
-        self.first_scheduled = -1
-        self.first_token = -1
-        self.last_token = -1
-        self.waited = 0
-        self.stalled = 0
-        self.stalled_first = 0
-        """Of these, before its first token."""
-        self.lost_at = -1
-        """When it was first preempted since its last token; -1 = it was not."""
-        self.stalled_then = 0
-        """What `stalled` was at that moment."""
-        self.waits = [0] * len(Answer)
-        """Picoseconds at the head of its lane, by the answer that it got."""
-        self.preemptions = 0
-        self.passed_over = 0
-        self.evicted_step = -1
-        self.fed = 0
-        """Tokens fed to the model so far, recomputation included."""
-        self.recomputed = 0
-        self.high_water = 0
-        """Most tokens ever computed: below it, feeding is recomputation."""
-        self.hit = 0
-        self.resumed_hit = 0
-        self.peak = 0
-        """Most blocks held when it last lost or returned them."""
+        self.queued_at = self.arrival
+
+    def wait(self, answer: Answer, time: int) -> None:
+        """It stood at the head of its lane for `time` with this answer."""
+        if self.waits is None:
+            self.waits = [0] * len(Answer)
+        self.waits[answer.value] += time
 
     @property
     def computed(self) -> int:

@@ -223,6 +223,7 @@ class StepBuilder(Batch):
             for block in seq.table[seq._computed // size : (seq._computed + amount) // size]:
                 self.pool.forget(block)
         self._free(seq)
+        seq.high_water = max(seq.high_water, seq._computed)
         if not self._swap_out(seq):
             seq._computed = 0
         seq.hold = 0

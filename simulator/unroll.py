@@ -12,16 +12,16 @@ from collections.abc import Callable
 import numpy as np
 
 from calibration.step_time import StepTime, interpolate
+from simulator.columns import Columns
 from traces.records import STEP_COLUMNS, ColumnFrame
 from traces.trace import Ints
 
-BIG = ("start", "first", "growth", "area2", "decode_context", "host")
-"""Columns of a leap that need 64 bits."""
-SMALL = (
-    "steps", "prefill_tokens", "chunks", "decodes", "free_blocks", "admitted", "preempted",
-    "finished", "tick", "unused", "idle_held",
+LEAP_COLUMNS = (
+    "start", "first", "growth", "steps", "prefill_tokens", "chunks", "decodes", "area2",
+    "decode_context", "host", "free_blocks", "admitted", "preempted", "finished", "tick",
+    "unused", "idle_held",
 )  # fmt: skip
-"""Columns of a leap that fit 32 bits."""
+"""Of a leap; where steps differ, of its first."""
 HELD = ("unused", "idle_held")
 """Columns of a step beside `STEP_COLUMNS`: token slots allocated but unused, and blocks of
 sequences that got no token."""
@@ -37,8 +37,7 @@ class ReplicaSteps:
         self,
         replica: int,
         block_size: int,
-        big: array[int],
-        small: array[int],
+        leaps: Columns,
         grown: array[int],
         extra: array[int],
         queued: array[int],
@@ -46,16 +45,13 @@ class ReplicaSteps:
         outside: Outside | None,
         prices: StepTime | None,
     ) -> None:
-        """`grown` and `extra` have one entry for each step of a leap but its first: blocks it
-        took, and what it took beyond the arithmetic series. `prices`: what steps were priced
-        with, None where they were measured."""
+        """`leaps` are rows of `LEAP_COLUMNS`. `grown` and `extra` have one entry for each step
+        of a leap but its first: blocks it took, and what it took beyond the arithmetic series.
+        `prices`: what steps were priced with, None where they were measured."""
         self._replica = replica
         self._block_size = block_size
-        self._leap: dict[str, Ints] = {}
-        for names, flat, kind in ((BIG, big, np.int64), (SMALL, small, np.int32)):
-            table = np.frombuffer(flat, dtype=kind).reshape(-1, len(names))
-            self._leap |= dict(zip(names, table.T, strict=True))
-        self._times = self._leap["steps"].astype(np.int64)
+        self._leap = leaps.column
+        self._times = leaps.column("steps")
         self._first = np.cumsum(self._times) - self._times
         self._grown = np.frombuffer(grown, dtype=np.int32).astype(np.int64)
         self._extra = np.frombuffer(extra, dtype=np.int64)
@@ -71,7 +67,7 @@ class ReplicaSteps:
         return self._each(name) if make is None else make(self)
 
     def _each(self, name: str) -> Ints:
-        return np.repeat(self._leap[name].astype(np.int64), self._times)
+        return np.repeat(self._leap(name), self._times)
 
     def _nth(self) -> Ints:
         """Number of the step in its leap, from 0."""
@@ -94,7 +90,7 @@ class ReplicaSteps:
 
     def _at_first(self, name: str) -> Ints:
         out = np.zeros(self.rows, dtype=np.int64)
-        out[self._first] = self._leap[name]
+        out[self._first] = self._leap(name)
         return out
 
     def whose(self) -> Ints:
@@ -130,15 +126,15 @@ class ReplicaSteps:
 
     def running(self) -> Ints:
         leap = self._leap
-        flow = leap["admitted"].astype(np.int64) - leap["preempted"] - leap["finished"]
-        return np.repeat(np.cumsum(flow) + leap["finished"], self._times)
+        finished = leap("finished")
+        flow = leap("admitted") - leap("preempted") - finished
+        return np.repeat(np.cumsum(flow) + finished, self._times)
 
     def waiting(self) -> Ints:
-        leap = self._leap
         start = self.start()
         waiting = np.searchsorted(self._queued, start, side="right")
         waiting -= np.searchsorted(self._withdrawn, start, side="right")
-        gone = np.cumsum(leap["admitted"].astype(np.int64) - leap["preempted"])
+        gone = np.cumsum(self._leap("admitted") - self._leap("preempted"))
         waiting -= np.repeat(gone, self._times)
         return waiting
 
@@ -153,7 +149,7 @@ class ReplicaSteps:
 
     def finished(self) -> Ints:
         out = np.zeros(self.rows, dtype=np.int64)
-        out[self._first + self._times - 1] = self._leap["finished"]
+        out[self._first + self._times - 1] = self._leap("finished")
         return out
 
     def tick(self) -> Ints:
@@ -211,20 +207,20 @@ def joined(replicas: list[ReplicaSteps], name: str) -> Ints:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _beyond_decodes(leap: dict[str, Ints], prices: StepTime) -> tuple[Ints, Ints]:
+def _beyond_decodes(leap: Callable[[str], Ints], prices: StepTime) -> tuple[Ints, Ints]:
     """What the first step of each leap takes beyond its decodes alone, and each next one more.
 
     Host work per block counts as the decodes' own, whoever's the blocks are.
     """
-    decodes = leap["decodes"].astype(np.int64)
+    decodes = leap("decodes")
     sizes, at = np.unique(decodes, return_inverse=True)
     model = [
         interpolate(prices.g, prices.pad(size)) + interpolate(prices.h, size)
         for size in sizes.tolist()
     ]
     fixed, per_sequence, per_token = prices.decode
-    alone = leap["host"] - prices.tS * leap["chunks"] + np.array(model, dtype=np.int64)[at]
-    alone += fixed + per_sequence * decodes + per_token * leap["decode_context"]
+    alone = leap("host") - prices.tS * leap("chunks") + np.array(model, dtype=np.int64)[at]
+    alone += fixed + per_sequence * decodes + per_token * leap("decode_context")
     decoding = decodes > 0
-    first = np.where(decoding, leap["first"] - alone, 0)
-    return first, np.where(decoding, leap["growth"] - per_token * decodes, 0)
+    first = np.where(decoding, leap("first") - alone, 0)
+    return first, np.where(decoding, leap("growth") - per_token * decodes, 0)

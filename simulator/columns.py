@@ -1,0 +1,79 @@
+"""Columns of whole numbers, written row by row: what a log keeps of a long run.
+
+A row is a tuple, which is the cheapest thing that Python can write down. Every few thousand rows
+become arrays, each as narrow as its values allow: a column that never changes takes no room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traces.trace import Ints
+
+CHUNK = 4096
+"""Rows that are kept as tuples before they become arrays."""
+KINDS = (np.int8, np.int16, np.int32, np.int64)
+
+
+class Columns:
+    """Rows of one table."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = tuple(names)
+        self.rows: list[tuple[int, ...]] = []
+        """Those that are no arrays yet; who adds many here itself calls `pack` now and then."""
+        self._packed = 0
+        self._parts: list[list[NDArray[np.signedinteger]]] = [[] for _ in self.names]
+
+    def __len__(self) -> int:
+        return self._packed + len(self.rows)
+
+    def add(self, row: tuple[int, ...]) -> None:
+        """Write one row, a value for each name."""
+        self.rows.append(row)
+        if len(self.rows) >= CHUNK:
+            self.pack()
+
+    def pack(self) -> None:
+        """Turn the rows so far into arrays."""
+        rows, width = self.rows, len(self.names)
+        if not rows:
+            return
+        flat = np.fromiter(chain.from_iterable(rows), np.int64, count=len(rows) * width)
+        table = flat.reshape(len(rows), width)
+        for part, values, low, high in zip(
+            self._parts, table.T, table.min(axis=0).tolist(), table.max(axis=0).tolist(),
+            strict=True,
+        ):  # fmt: skip
+            part.append(_narrow(values, low, high))
+        self._packed += len(rows)
+        rows.clear()
+
+    def column(self, name: str) -> Ints:
+        """All values of one column so far, in the order of writing; a new array."""
+        self.pack()
+        parts = self._parts[self.names.index(name)]
+        out = np.empty(self._packed, dtype=np.int64)
+        return np.concatenate(parts, out=out) if parts else out
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self.rows.clear()
+        self._packed = 0
+        for part in self._parts:
+            part.clear()
+
+
+def _narrow(values: Ints, low: int, high: int) -> NDArray[np.signedinteger]:
+    """The same values in as few bytes as they allow."""
+    if low == high:
+        return np.broadcast_to(np.array(low, dtype=np.int64), values.shape)
+    for kind in KINDS:
+        limits = np.iinfo(kind)
+        if limits.min <= low and high <= limits.max:
+            break
+    return values.astype(kind)
