@@ -111,7 +111,7 @@ class Batch:
         else:
             self.service.alone += self.tokens * steps
         group = self.group
-        done: list[Sequence] = []
+        done: dict[Sequence, int] = {}  # and the blocks each was promised, but nobody chose
         if self.tick:
             if group.fresh:
                 for seq in group.fresh:
@@ -121,9 +121,7 @@ class Batch:
             group.context += steps * group.size
             group.last_end = end
             group.fed = False
-            done = group.ended()
-            for seq in done:
-                group.leave(seq)
+            done = {seq: group.leave(seq) for seq in group.ended()}
         chunks = self.chunks
         for seq, amount in self.fed.items():
             if seq.group is not None or seq not in chunks:
@@ -148,15 +146,14 @@ class Batch:
                 seq._produced += 1
                 del chunks[seq]
                 if seq._produced == seq.goal:
-                    done.append(seq)
+                    done[seq] = 0
                 else:
                     group.join(seq)
-        if len(done) > 1:
-            done.sort(key=lambda seq: seq.place)
-        for seq in done:
+        ended = sorted(done, key=lambda seq: seq.place) if len(done) > 1 else [*done]
+        for seq in ended:
             self.running.remove(seq)
-            self._free(seq)
-        return done
+            self._free(seq, done[seq])
+        return ended
 
     def _grow(self, steps: int) -> None:
         """Blocks that a leap needed in its second and later steps, in step order."""
@@ -185,13 +182,16 @@ class Batch:
         return self.group.lanes.get(lane, 0) > 0 or any(seq.lane == lane for seq in self.chunks)
 
     def _pause(self, seq: Sequence) -> None:
-        self.group.leave(seq)
+        seq.table += self.pool.redeem(self.group.leave(seq))
         self.chunks[seq] = None
 
-    def _free(self, seq: Sequence) -> None:
-        if len(seq.table) > seq.peak:
-            seq.peak = len(seq.table)
+    def _free(self, seq: Sequence, promised: int = 0) -> None:
+        """Give back its blocks, and those `promised` to it."""
+        blocks = len(seq.table) + promised
+        if blocks > seq.peak:
+            seq.peak = blocks
         self.pool.release(seq.table)
+        self.pool.renounce(promised)
 
     def _name(self, seq: Sequence, computed: int, amount: int) -> None:
         """Blocks become hittable when the step that fills them is scheduled (A13)."""

@@ -57,6 +57,11 @@ class BlockPool:
         """`n` promised blocks, with one reference each."""
         return self._pop(n)
 
+    def renounce(self, n: int) -> None:
+        """`n` promised blocks will not be redeemed: they are free again."""
+        self.free += n
+        self.turned += n
+
     def _pop(self, n: int) -> list[int]:
         stack = self._free
         if n <= len(stack):

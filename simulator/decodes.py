@@ -70,7 +70,7 @@ class Decodes:
         self.size += 1
         self.lanes[seq.lane] = self.lanes.get(seq.lane, 0) + 1
         self.context += seq._computed
-        self.table += len(seq.table)
+        self.table += len(seq.table) if seq.hold else -(-seq._computed // self.block_size)
         at = (ticks - seq._computed) % self.block_size
         if not seq.hold:
             self.due[at] += 1
@@ -84,17 +84,18 @@ class Decodes:
         else:
             bucket[seq] = None
 
-    def leave(self, seq: Sequence) -> None:
-        """Bring a member's counters up to date and let it go."""
+    def leave(self, seq: Sequence) -> int:
+        """Bring a member's counters up to date and let it go.
+
+        Returns how many blocks it was promised that nobody has chosen yet.
+        """
         ticks = self.ticks - seq.joined
         at = (seq.joined - seq._computed) % self.block_size
         if not seq.hold:
             self.due[at] -= 1
         if self.eager:
             del (self.held if seq.hold else self.growers)[at][seq]
-        else:
-            self.settle(seq)
-        seq._computed += ticks
+        computed = seq._computed = seq._computed + ticks
         seq._produced += ticks
         seq.fed += ticks
         seq.group = None
@@ -106,8 +107,11 @@ class Decodes:
             self.fresh.pop(seq, None)
         self.size -= 1
         self.lanes[seq.lane] -= 1
-        self.context -= seq._computed
-        self.table -= len(seq.table)
+        self.context -= computed
+        chosen = len(seq.table)
+        blocks = max(chosen, -(-(computed + self.fed) // self.block_size))
+        self.table -= blocks
+        return blocks - chosen
 
     def settle(self, seq: Sequence) -> None:
         """Put the blocks promised to a member into its table."""

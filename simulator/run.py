@@ -110,7 +110,7 @@ def simulate(
     for server in servers:
         for seq in [*server.step.running, *server.step.queue]:
             if seq.group is not None:
-                seq.group.leave(seq)
+                seq.table += server.step.pool.redeem(seq.group.leave(seq))
             seq.peak = max(seq.peak, len(seq.table))
             log.left(seq, server.index, -1, "")
     for seq in world.unfinished():

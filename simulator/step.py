@@ -201,13 +201,14 @@ class StepBuilder(Batch):
         if seq not in self.running:
             raise LawBroken(f"request {seq.index} is preempted, but does not run")
         group = self.group
+        promised = 0
         amount = self.fed.pop(seq, 0)
         if seq.group is group:
             if self.group.fed:
                 amount = 1
             elif amount:
                 self._members_fed -= 1
-            group.leave(seq)
+            promised = group.leave(seq)
         else:
             del self.chunks[seq]
         self.tokens -= amount
@@ -217,12 +218,12 @@ class StepBuilder(Batch):
             if self._scarce:
                 self._feed_before(seq)
         self.running.remove(seq)
-        self.preempted.append((seq, seq._computed, seq.known, len(seq.table)))
+        self.preempted.append((seq, seq._computed, seq.known, len(seq.table) + promised))
         if self.withdraws and amount and self._engine.prefix_cache:
             size = self._block_size
             for block in seq.table[seq._computed // size : (seq._computed + amount) // size]:
                 self.pool.forget(block)
-        self._free(seq)
+        self._free(seq, promised)
         seq.high_water = max(seq.high_water, seq._computed)
         if not self._swap_out(seq):
             seq._computed = 0
