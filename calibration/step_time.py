@@ -113,6 +113,10 @@ def interpolate(table: Table, x: int) -> int:
     return y0 + (y1 - y0) * (x - x0) // (x1 - x0)
 
 
+MOST_KNOWN = 1 << 16
+"""Values of `StepTime.by_counts` that are kept."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
     """The cost form with integer coefficients, all in picoseconds per unit and ≥ 0.
@@ -138,8 +142,10 @@ class StepTime:
     decode: tuple[int, int, int] = (0, 0, 0)
     mixed: tuple[int, int, int] | None = None
     padded: tuple[int, ...] = ()
-    _g: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _h: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    known: dict[tuple[int, int, int], int] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """What `by_counts` has worked out."""
 
     @classmethod
     def constant(cls, step_ps: int) -> StepTime:
@@ -159,24 +165,29 @@ class StepTime:
     def price(self, shape: StepShape) -> int:
         """Picoseconds for one step. An empty shape still costs t0."""
         p, f, d, area2, reach, context, table, moved, turned, named = shape
-        n = p + d
-        total = self.t0 + self.tS * (f + d) + self.tB * table + self.tM * moved
-        total += self.tT * turned + self.tN * named
-        if not n:
-            return total
-        key = n if p else -n  # decode-only steps are padded, so they have entries of their own
-        gemm = self._g.get(key)
-        if gemm is None:
-            gemm = self._g[key] = interpolate(self.g, n if p else self.pad(n))
-        head = self._h.get(f + d)
-        if head is None:
-            head = self._h[f + d] = interpolate(self.h, f + d)
-        total += gemm + head
+        key = (p, f, d)
+        total = self.known.get(key) or self.by_counts(*key)
+        total += self.tB * table + self.tM * moved + self.tT * turned + self.tN * named
         if p:
-            total += self.p0 + self.pA2 * area2 + self.pP * p + self.pF * f + self.pH * reach
+            total += self.pA2 * area2 + self.pH * reach
         if d:
-            d0, per_sequence, per_token = self.mixed if p and self.mixed else self.decode
-            total += d0 + per_sequence * d + per_token * context
+            total += (self.mixed if p and self.mixed else self.decode)[2] * context
+        return total
+
+    def by_counts(self, p: int, f: int, d: int) -> int:
+        """The part of a step's time that only P, F and D decide; kept in `known`."""
+        n = p + d
+        total = self.t0 + self.tS * (f + d)
+        if n:
+            total += interpolate(self.g, n if p else self.pad(n)) + interpolate(self.h, f + d)
+        if p:
+            total += self.p0 + self.pP * p + self.pF * f
+        if d:
+            d0, per_sequence, _ = self.mixed if p and self.mixed else self.decode
+            total += d0 + per_sequence * d
+        if len(self.known) >= MOST_KNOWN:
+            self.known.clear()
+        self.known[p, f, d] = total
         return total
 
     @property
@@ -189,15 +200,14 @@ class StepTime:
         """Whether a step costs by its blocks, which do not grow evenly over equal steps."""
         return bool(self.tB or self.tT or self.tN)
 
-    def growth(self, shape: StepShape, chunk_squares: int) -> int:
+    def growth(self, prefill_tokens: int, decodes: int, chunk_squares: int) -> int:
         """What the next equal step costs more: D more context; each chunk q further on.
 
         `chunk_squares` is Σ q² over chunks. Constant over a leap; what blocks cost is not in it.
         """
-        p, _, d = shape.prefill_tokens, shape.chunks, shape.decodes
-        per_token = (self.mixed if p and self.mixed else self.decode)[2]
+        per_token = (self.mixed if prefill_tokens and self.mixed else self.decode)[2]
         # 2A of a chunk grows by 2q², H by q: per step of a leap.
-        return per_token * d + 2 * self.pA2 * chunk_squares + self.pH * p
+        return per_token * decodes + 2 * self.pA2 * chunk_squares + self.pH * prefill_tokens
 
 
 @dataclass(frozen=True)

@@ -51,12 +51,18 @@ class Stable:
     arrivals: bool = True
     """Whether any arrival may change the decision. False: only one that queues ahead of a
     refused head does."""
+    in_order: bool = False
+    """More than "the same": until somebody starves for blocks I feed all who run, as far as the
+    budget goes, in order of admission; then I admit from the head of my only queue until
+    somebody is refused. As long as that is so, I need not be asked at all."""
 
 
 ALWAYS = Stable()
 """The same state gives the same decision; any arrival changes the state."""
 BEHIND_HEAD = Stable(arrivals=False)
 """The same, and an arrival behind a refused head changes nothing."""
+IN_ORDER = Stable(arrivals=False, in_order=True)
+"""And what changes is taken in order: what `admit_in_order` after `feed_or_evict` comes to."""
 
 
 class View(Protocol):

@@ -7,11 +7,13 @@ one list in admission order and one token budget, so no decode waits for a whole
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from policies.base import (
     ALL,
     ALWAYS,
     BEHIND_HEAD,
+    IN_ORDER,
     Answer,
     Stable,
     Step,
@@ -82,6 +84,17 @@ class Chunked(Settings):
         late = "prompts whose prefill takes longer than policy.patience" if self.patience else ""
         return " and ".join(filter(None, (super().starves, late)))
 
+    @cached_property
+    def in_order(self) -> bool:
+        """Whether, while blocks suffice, all run and enter in plain order. Not claimed for what
+        is derived from this class: it may do something else."""
+        return (
+            type(self) is Chunked
+            and self.order == "fcfs"
+            and self.chunks
+            and not (self.partials or self.cooldown or self.patience or self.reserve_max)
+        )
+
     def most(self, step: Step) -> int:
         """Prefill tokens a sequence may get in this step (rule A3)."""
         if not self.long_prefill:
@@ -105,7 +118,9 @@ class Chunked(Settings):
             return ALWAYS
         if self.patience and not answer:
             return self.make_way(step, answer)
-        return ALWAYS if self.prefill_first or self.long_prefill or self.skips else BEHIND_HEAD
+        if self.prefill_first or self.long_prefill or self.skips:
+            return ALWAYS
+        return IN_ORDER if self.in_order else BEHIND_HEAD
 
     def feed(self, step: Step, most: int) -> None:
         """Feed the running set, and evict where its blocks are short."""

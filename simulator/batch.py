@@ -48,9 +48,9 @@ class Batch:
         """Preempted sequences whose KV went to the host."""
         self.moved = 0
         """Bytes moved between host and device since the last step."""
-        self._turned = 0
+        self.turned = 0
         """`pool.turned` as far as steps have counted it."""
-        self._engine = engine
+        self.engine = engine
         self._block_size = engine.block_size
 
     def arrive(self, seq: Sequence) -> None:
@@ -103,7 +103,7 @@ class Batch:
         """
         if steps > 1:
             self._grow(steps)
-            self._turned = self.pool.turned
+            self.turned = self.pool.turned
         self.number += steps
         self.moved = 0
         if len(self.queue.lanes) > 1:
@@ -114,50 +114,65 @@ class Batch:
         done: dict[Sequence, int] = {}  # and the blocks each was promised, but nobody chose
         if self.tick:
             if group.fresh:
-                for seq in group.fresh:
-                    self.stalls.add((seq.index, first_end, first_end - seq.last_token, 0, 0))
-                group.fresh.clear()
+                self.begin_gaps(first_end)
             group.ticks += steps
             group.context += steps * group.size
             group.last_end = end
             group.fed = False
             done = {seq: group.leave(seq) for seq in group.ended()}
-        chunks = self.chunks
         for seq, amount in self.fed.items():
-            if seq.group is not None or seq not in chunks:
-                continue
-            computed = seq._computed + amount * steps
-            if seq._computed < seq.high_water:
-                seq.recomputed += min(computed, seq.high_water) - seq._computed
-            seq._computed = computed
-            seq.fed += amount * steps
-            if computed == seq.prompt + seq._produced:
-                if seq._produced:
-                    queued = again = 0
-                    if seq.lost_at >= 0:
-                        queued = seq.stalled - seq.stalled_then
-                        again = end - seq.lost_at - queued
-                    self.stalls.add((seq.index, end, end - seq.last_token, queued, again))
-                else:
-                    seq.first_token = end
-                    seq.stalled_first = seq.stalled
-                seq.lost_at = -1
-                seq.last_token = end
-                seq._produced += 1
-                del chunks[seq]
-                if seq._produced == seq.goal:
-                    done[seq] = 0
-                else:
-                    group.join(seq)
+            if seq.group is None and seq in self.chunks and self.advance(seq, amount * steps, end):
+                done[seq] = 0
         ended = sorted(done, key=lambda seq: seq.place) if len(done) > 1 else [*done]
         for seq in ended:
-            self.running.remove(seq)
-            self._free(seq, done[seq])
+            self.finish(seq, done[seq])
         return ended
+
+    def begin_gaps(self, end: int) -> None:
+        """A tick ended at `end`: for those who did not see the one before, the gap is a stall."""
+        fresh = self.group.fresh
+        for seq in fresh:
+            self.stalls.add((seq.index, end, end - seq.last_token, 0, 0))
+        fresh.clear()
+
+    def advance(self, seq: Sequence, tokens: int, end: int) -> bool:
+        """One outside the decode group has computed `tokens` more, at `end`. Whether it is done.
+
+        Where nothing of what is known is left to compute, it gets a token and joins the group.
+        """
+        before = seq._computed
+        computed = seq._computed = before + tokens
+        if before < seq.high_water:
+            seq.recomputed += min(computed, seq.high_water) - before
+        seq.fed += tokens
+        if computed < seq.prompt + seq._produced:
+            return False
+        if seq._produced:
+            queued = again = 0
+            if seq.lost_at >= 0:
+                queued = seq.stalled - seq.stalled_then
+                again = end - seq.lost_at - queued
+            self.stalls.add((seq.index, end, end - seq.last_token, queued, again))
+        else:
+            seq.first_token = end
+            seq.stalled_first = seq.stalled
+        seq.lost_at = -1
+        seq.last_token = end
+        seq._produced += 1
+        del self.chunks[seq]
+        if seq._produced == seq.goal:
+            return True
+        self.group.join(seq)
+        return False
+
+    def finish(self, seq: Sequence, promised: int) -> None:
+        """It is done: its blocks go back, and those `promised` to it that nobody chose."""
+        self.running.remove(seq)
+        self._free(seq, promised)
 
     def _grow(self, steps: int) -> None:
         """Blocks that a leap needed in its second and later steps, in step order."""
-        naming = self._engine.prefix_cache
+        naming = self.engine.prefix_cache
         chunks = [(seq, n) for seq, n in self.fed.items() if seq.group is None]
         if self.tick and not naming:
             self.group.grow(1, steps - 1)

@@ -66,6 +66,8 @@ class Clients:
                 else:
                     opening.append(request)
             self._rows = iter(opening)
+        self.open_loop = not (self._held or self._retry.count)
+        """Whether all sends are known from the start."""
         self._first: Request | None = next(self._rows, None)
         self.next: int | None = None
         """When the next known request is sent; None if there is none, for now."""
@@ -78,6 +80,13 @@ class Clients:
         if self.next is None or self.next > now:
             return None
         first = self._first
+        if self.open_loop:
+            self._first = following = next(self._rows, None)
+            if following is None:
+                self.next, self.more = None, False
+            else:
+                self.next = following.arrival
+            return first
         if self._due and (first is None or self._due[0][:2] < (first.arrival, first.index)):
             first = heappop(self._due)[2]
         else:

@@ -23,7 +23,7 @@ class Decodes:
     """The group of one replica."""
 
     __slots__ = (
-        "_ends", "_finishing", "block_size", "context", "due", "eager", "fed", "fresh",
+        "_finishing", "block_size", "context", "due", "eager", "ends", "fed", "fresh",
         "growers", "held", "lanes", "last_end", "pool", "size", "spells", "table", "ticks",
     )  # fmt: skip
 
@@ -55,7 +55,8 @@ class Decodes:
         self.spells = Columns(("request", "first_tick", "last_tick"))
         """Every spell that is over."""
         self._finishing: dict[int, dict[Sequence, None]] = {}
-        self._ends: list[int] = []
+        self.ends: list[int] = []
+        """Heap of the ticks at which members end, as things stood when they joined."""
 
     def join(self, seq: Sequence) -> None:
         """A sequence with one token to compute becomes a member."""
@@ -80,7 +81,7 @@ class Decodes:
         bucket = self._finishing.get(end)
         if bucket is None:
             self._finishing[end] = {seq: None}
-            heappush(self._ends, end)
+            heappush(self.ends, end)
         else:
             bucket[seq] = None
 
@@ -152,24 +153,24 @@ class Decodes:
         end = self.ticks + tokens
         if end not in self._finishing:
             self._finishing[end] = {}
-            heappush(self._ends, end)
+            heappush(self.ends, end)
         self._finishing[end][seq] = None
 
     def next_end(self) -> int:
         """Ticks until the next member ends, as things stand; 0 when there is no member."""
-        while self._ends:
-            end = self._ends[0]
+        while self.ends:
+            end = self.ends[0]
             for seq in self._finishing[end]:
                 if seq.group is self and seq.joined + seq.goal - seq._produced == end:
                     return end - self.ticks
-            del self._finishing[heappop(self._ends)]
+            del self._finishing[heappop(self.ends)]
         return 0
 
     def ended(self) -> list[Sequence]:
         """Members that reached their goal with the last tick, in the order they joined."""
-        if not self._ends or self._ends[0] > self.ticks:
+        if not self.ends or self.ends[0] > self.ticks:
             return []
-        bucket = self._finishing.pop(heappop(self._ends))
+        bucket = self._finishing.pop(heappop(self.ends))
         # One that left, or left and came back, is stale in its old bucket.
         return [
             seq

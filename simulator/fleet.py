@@ -239,15 +239,19 @@ class Fleet:
         member = members[0]
         if len(self.members) > 1:
             member = self._choose(seq, members, now)
-        seq.replica = member.index
         if seq.entered < 0:
             seq.entered = seq.queued_at = now
             seq.waited = now - seq.arrival
+        self.enter(member, seq)
+        member.replica.deliver(seq, now)
+        return True
+
+    def enter(self, member: Member, seq: Sequence) -> None:
+        """Count `seq` as being on a replica."""
+        seq.replica = member.index
         self.in_flight += 1
         member.outstanding += 1
         member.tokens += seq.prompt + seq.declared
-        member.replica.deliver(seq, now)
-        return True
 
     def _choose(self, seq: Sequence, members: list[Member], now: int) -> Member:
         loads: AbstractSequence[Member | Seen] = (

@@ -8,16 +8,15 @@ need one event, and the step in progress at any moment follows in closed form.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from math import isqrt
 
-from calibration.step_time import StepShape, StepTime
+from calibration.step_time import StepTime
+from simulator.decodes import Decodes
 from simulator.sequence import Sequence
-from simulator.step import StepBuilder
 
 FOREVER = 1 << 62
-NOTHING: list[int] = []
 
 
 @dataclass(slots=True)
@@ -32,7 +31,7 @@ class Leap:
     first: int
     growth: int
     steps: int
-    grown: list[int]
+    grown: list[int] = field(default_factory=list)
     extra: list[int] | None = None
     ends: list[int] | None = None
 
@@ -60,55 +59,67 @@ class Leap:
         return min(step, self.steps)
 
 
-def plan(
-    step: StepBuilder,
-    shape: StepShape,
-    start: int,
-    first: int,
-    prices: StepTime,
-    most: int,
-    until: int,
-) -> Leap:
-    """As many equal steps as can follow this closed one, itself included.
+Chunks = list[tuple[Sequence, int]]
+"""Sequences outside the decode group, and the tokens that each step feeds them."""
 
-    At most `most`; none begins at or after `until`. Conditions: the next finish may be the
-    leap's last step; no chunk completes; blocks suffice, and the gate answers the same.
+
+def longest(group: Decodes | None, chunks: Chunks) -> int:
+    """Steps that can be equal to a steady one, itself included, before somebody ends.
+
+    The next finish may be the leap's last step; no prompt completes.
     """
-    if step.tick:
-        most = min(most, step.group.next_end())
-    chunks = []
-    if step.fed:
-        chunks = [(seq, n) for seq, n in step.fed.items() if seq.group is None]
-        for seq, n in chunks:
-            most = min(most, (seq.todo - 1) // n)
-    growth = prices.growth(shape, step.squares)
-    if most <= 1 or start + first >= until:
-        return Leap(start, first, growth, 1, NOTHING)
-    leap = Leap(start, first, growth, most, NOTHING)
-    leap.steps = leap.reach(until)
-    if leap.steps == 1:
-        return leap
-    grown = _needs(step, chunks, leap.steps - 1)
-    total = list(accumulate(grown))
-    free = step.pool.free - step.floor
-    if total[-1] > free:
-        fits = bisect_right(total, free)
-        del grown[fits:], total[fits:]
-        leap.steps = fits + 1
+    most = group.next_end() if group is not None else FOREVER
+    for seq, n in chunks:
+        most = min(most, (seq.todo - 1) // n)
+    return most
+
+
+def lengthen(
+    leap: Leap, group: Decodes | None, chunks: Chunks, size: int, free: int, until: int
+) -> None:
+    """Cut `leap` to steps none of which begins at or after `until`, and whose blocks are `free`.
+
+    `group`: the decode group, where it is fed; its counters stand before the first step. `size`:
+    tokens a block.
+    """
+    leap.steps = steps = leap.reach(until)
+    if steps == 1:
+        return
+    further = steps - 1
+    grown = group.due_ahead(1, further) if group is not None else [0] * further
+    for seq, n in chunks:
+        held = -(-(seq.computed + n) // size)
+        for ahead in range(further):
+            now = -(-(seq.computed + n * (ahead + 2)) // size)
+            grown[ahead] += now - held
+            held = now
+    if sum(grown) > free:
+        leap.steps = bisect_right(list(accumulate(grown)), free) + 1
+        del grown[leap.steps - 1 :]
     leap.grown = grown
-    if prices.counts_blocks and leap.steps > 1:
-        naming = prices.tN and step.group.eager  # without a prefix cache nothing gets a name
-        named = _names(step, chunks, leap.steps - 1) if naming else [0] * len(grown)
-        leap.extra = [
-            prices.tB * all_grown
-            + prices.tT * (now_grown - shape.turned)
-            + prices.tN * (now_named - shape.named)
-            for all_grown, now_grown, now_named in zip(total, grown, named, strict=True)
-        ]
-        durations = (first + growth * j + more for j, more in enumerate([0, *leap.extra]))
-        leap.ends = list(accumulate(durations, initial=start))[1:]
-        cut(leap, leap.reach(until))
-    return leap
+
+
+def count_blocks(leap: Leap, prices: StepTime, turned: int, names: list[int], until: int) -> None:
+    """Add what blocks cost the host: how many the first step `turned`, and each step `names`."""
+    leap.extra = [
+        prices.tB * all_grown + prices.tT * (grown - turned) + prices.tN * (named - names[0])
+        for all_grown, grown, named in zip(
+            accumulate(leap.grown), leap.grown, names[1:], strict=True
+        )
+    ]
+    durations = (leap.first + leap.growth * j + more for j, more in enumerate([0, *leap.extra]))
+    leap.ends = list(accumulate(durations, initial=leap.start))[1:]
+    cut(leap, leap.reach(until))
+
+
+def names(group: Decodes | None, chunks: Chunks, size: int, steps: int) -> list[int]:
+    """Blocks that fill up in each of `steps` steps."""
+    named = [0] * steps if group is None else [group.filling(ahead) for ahead in range(steps)]
+    for seq, n in chunks:
+        for ahead in range(steps):
+            computed = seq.computed + n * ahead
+            named[ahead] += (computed + n) // size - computed // size
+    return named
 
 
 def cut(leap: Leap, steps: int) -> None:
@@ -117,28 +128,3 @@ def cut(leap: Leap, steps: int) -> None:
     del leap.grown[steps - 1 :]
     if leap.ends is not None and leap.extra is not None:
         del leap.ends[steps:], leap.extra[steps - 1 :]
-
-
-def _needs(step: StepBuilder, chunks: list[tuple[Sequence, int]], steps: int) -> list[int]:
-    """Blocks that each of the next `steps` steps takes."""
-    needs = step.group.due_ahead(1, steps) if step.tick else [0] * steps
-    size = step.pool.block_size
-    for seq, n in chunks:
-        held = len(seq.table)
-        for ahead in range(1, steps + 1):
-            short = -(-(seq.computed + n * (ahead + 1)) // size) - held
-            if short > 0:
-                needs[ahead - 1] += short
-                held += short
-    return needs
-
-
-def _names(step: StepBuilder, chunks: list[tuple[Sequence, int]], steps: int) -> list[int]:
-    """Blocks that fill up in each of the next `steps` steps."""
-    size = step.pool.block_size
-    named = [step.group.filling(ahead) if step.tick else 0 for ahead in range(1, steps + 1)]
-    for seq, n in chunks:
-        for ahead in range(1, steps + 1):
-            computed = seq.computed + n * ahead
-            named[ahead - 1] += (computed + n) // size - computed // size
-    return named

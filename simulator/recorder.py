@@ -90,9 +90,13 @@ class ReplicaLog:
             )
         )  # fmt: skip
         if leap.steps > 1:
-            self.grown.extend(leap.grown)
-            if leap.extra is not None:
-                self.extra.extend(leap.extra)
+            self.grew(leap)
+
+    def grew(self, leap: Leap) -> None:
+        """What the further steps of a leap took."""
+        self.grown.extend(leap.grown)
+        if leap.extra is not None:
+            self.extra.extend(leap.extra)
 
     def _count_needless(self, step: StepBuilder) -> None:
         free = step.pool.free

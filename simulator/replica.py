@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import simpy
 
-from calibration.step_time import Executor, StepShape, StepTime
+from calibration.step_time import Executor, Predicted, StepShape, StepTime
 from policies.base import Answer, Policy, Stable, Step
 from simulator.checks import LawBroken
 from simulator.clock import SCHEDULES, STEP_ENDS, Clock, Wake
+from simulator.cruise import cruise
 from simulator.engine import Engine
 from simulator.identity import prefix
-from simulator.leap import FOREVER, NOTHING, Leap, cut, plan
+from simulator.leap import FOREVER, Leap, count_blocks, cut, lengthen, longest, names
 from simulator.recorder import ReplicaLog
 from simulator.sequence import Sequence
 from simulator.step import StepBuilder
+
+if TYPE_CHECKING:
+    from simulator.clients import Clients
 
 FLEET_LEAP = 256
 """Steps that a leap may have in a fleet: an arrival may cut it, so longer ones are often vain."""
@@ -34,6 +38,21 @@ class Outlook(Protocol):
     @property
     def more(self) -> bool:
         """Whether a request may still arrive."""
+        ...
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing but arrivals, known beforehand and all for this replica."""
+        ...
+
+    @property
+    def clients(self) -> Clients: ...
+    def pull(self, now: int) -> Sequence | None:
+        """If quiet: the next request sent by `now` that gets in, ahead of the clock."""
+        ...
+
+    def gone(self, seq: Sequence, now: int) -> None:
+        """If quiet: `seq` ended at `now`, ahead of the clock."""
         ...
 
 
@@ -67,18 +86,20 @@ class Replica:
         self.evicted_at = -1
         """When it last preempted somebody."""
         self._lost = False
-        self._engine = engine
+        self.engine = engine
         self._outlook = outlook
         self._on_left = on_left
         self._leap = leap
         self._solo = solo
-        self._horizon = horizon
+        self.horizon = horizon
         self._prices: StepTime | None = getattr(executor, "step_time", None)
         self.step.withdraws = self._prices is None
         self._asleep: Leap | None = None
         """The leap in progress; None while idle."""
         self._shape = StepShape()
         self._host = 0
+        self._plain = False
+        """Blocks have no names and no places, nobody is interrupted: it may `cruise`."""
         self._ranks_apart = engine.rank_evict == "local"
         self._known = (0, 0, 0, 0, 0)
         self._wake: Wake | None = None
@@ -92,6 +113,15 @@ class Replica:
 
     def start(self) -> None:
         """Begin to run."""
+        engine = self.engine
+        self._plain = (
+            self._leap
+            and self._outlook.quiet
+            and isinstance(self.executor, Predicted)
+            and self.executor.ahead
+            and not (engine.prefix_cache or engine.contiguous or engine.swap_tokens)
+            and not self._ranks_apart
+        )
         self.env.process(self.run())
 
     def deliver(self, seq: Sequence, now: int) -> None:
@@ -132,8 +162,7 @@ class Replica:
                 cut(leap, ended)
                 self._complete(leap, leap.end(ended))
             self._asleep = None
-        for seq, answer in self._heads:
-            seq.wait(answer, now - self.step.now)
+        self._count_waits(now)
         there = self.step.evacuate(now)
         for seq in there:
             self.executor.forget(seq.index)
@@ -167,12 +196,20 @@ class Replica:
         now = env.now
         vain = 0
         while not self._lost:
+            if self._cruises():
+                self._count_waits(now)
+                assert self._prices is not None
+                now, over = cruise(self, self._outlook, self._prices, now)
+                if over:
+                    return
+                if now > env.now:
+                    yield Wake(env, SCHEDULES + self.index, now - env.now)
             shape = self._schedule(now)
             if not step.tokens:
                 if step.preempted:  # everything is different now: ask again at once
                     log.unfed += len(step.preempted)
                     vain += 1
-                    if vain > self._engine.max_running:
+                    if vain > self.engine.max_running:
                         raise self._broken(
                             f"asked {vain} times at one moment, it preempts and feeds nobody; "
                             "somebody must advance in every step"
@@ -189,7 +226,7 @@ class Replica:
             done = executor.run(shape, step.rows)
             leap = self._plan(now, shape, done.duration)
             end = now + done.duration
-            if end > self._horizon:
+            if end > self.horizon:
                 return
             if leap.steps > 1:
                 end = leap.end(leap.steps)
@@ -210,6 +247,12 @@ class Replica:
                 # What is sent at this very instant is seen by the next schedule.
                 yield Wake(env, SCHEDULES + self.index, 0)
 
+    def _cruises(self) -> bool:
+        """Whether the policy need not be asked, as long as `cruise` knows what it would do."""
+        if not (self._plain and self._stable is not None and self._stable.in_order):
+            return False
+        return self.step.queue.first_come is not None
+
     def _complete(self, leap: Leap, now: int) -> list[Sequence]:
         """The steps of `leap` have passed; those who ended with them."""
         step = self.step
@@ -222,10 +265,7 @@ class Replica:
     def _schedule(self, now: int) -> StepShape:
         """Ask the policy what the next step does."""
         step = self.step
-        for seq, answer in self._heads:
-            seq.wait(answer, now - step.now)
-        if step.fragmented:
-            self.log.fragmented += now - step.now
+        self._count_waits(now)
         step.open(now, self._outlook.more)
         self._steps += 1
         try:
@@ -254,6 +294,16 @@ class Replica:
             ]
         return shape
 
+    def _count_waits(self, now: int) -> None:
+        """The heads of the queues have waited since the last schedule."""
+        since = now - self.step.now
+        for seq, answer in self._heads:
+            seq.wait(answer, since)
+        self._heads = []
+        if self.step.fragmented:
+            self.log.fragmented += since
+            self.step.fragmented = False
+
     def _broken(self, law: str) -> LawBroken:
         """The policy broke a law: who, when, which."""
         name, now = type(self.policy).__name__, self.step.now
@@ -268,16 +318,21 @@ class Replica:
             return Answer.TOKENS
         return Answer.BLOCKS if step.seats_left else Answer.SEATS
 
-    def _plan(self, now: int, shape: StepShape, duration: int) -> Leap:
-        """The leap that begins now: how many steps may equal this one."""
-        step, stable, prices = self.step, self._stable, self._prices
+    def check(self, duration: int, now: int) -> None:
+        """Raises `LawBroken` for a step that takes no time."""
         if duration <= 0:
             raise LawBroken(
                 f"step {self._steps} at {now} ps takes {duration} ps: expected more than 0"
             )
+
+    def _plan(self, now: int, shape: StepShape, duration: int) -> Leap:
+        """The leap that begins now: how many steps may equal this one."""
+        self.check(duration, now)
+        step, stable, prices = self.step, self._stable, self._prices
+        leap = Leap(now, duration, 0, 1)
         if not (step.steady and stable and prices and self._leap and self.executor.ahead):
-            return Leap(now, duration, 0, 1, NOTHING)
-        until = self._horizon + 1
+            return leap
+        until = self.horizon + 1
         if stable.until is not None:
             until = min(until, stable.until)
         queued = bool(step.queue)
@@ -285,10 +340,24 @@ class Replica:
             upcoming = self._outlook.next
             if upcoming is not None and upcoming < until:
                 until = upcoming
-        if queued and self._engine.prefix_cache and self._head_may_hit():
-            return Leap(now, duration, 0, 1, NOTHING)
-        leap = plan(step, shape, now, duration, prices, self._most, until)
-        if leap.steps > 1 and leap.end(leap.steps) > self._horizon:
+        if now + duration >= until:
+            return leap
+        if queued and self.engine.prefix_cache and self._head_may_hit():
+            return leap
+        group = step.group if step.tick else None
+        chunks = [(seq, n) for seq, n in step.fed.items() if seq.group is None]
+        leap.steps = min(self._most, longest(group, chunks))
+        if leap.steps <= 1:
+            leap.steps = 1
+            return leap
+        size = step.pool.block_size
+        leap.growth = prices.growth(shape.prefill_tokens, shape.decodes, step.squares)
+        lengthen(leap, group, chunks, size, step.pool.free - step.floor, until)
+        if prices.counts_blocks:
+            naming = prices.tN and self.engine.prefix_cache
+            named = names(group, chunks, size, leap.steps) if naming else [0] * leap.steps
+            count_blocks(leap, prices, shape.turned, named, until)
+        if leap.steps > 1 and leap.end(leap.steps) > self.horizon:
             cut(leap, leap.steps - 1)
         return leap
 
@@ -305,7 +374,7 @@ class Replica:
 
     def _head_may_hit(self) -> bool:
         """Whether a running sequence computes the block that a refused head would hit next."""
-        step, size = self.step, self._engine.block_size
+        step, size = self.step, self.engine.block_size
         for lane in step.queue.lanes.values():
             if not lane:
                 continue
@@ -338,5 +407,5 @@ class Replica:
         elif not self._outlook.more:
             return None
         # Without a time to ask again it is roused from outside, or never.
-        delay = None if until is None or until > self._horizon else max(until - env.now, 0)
+        delay = None if until is None or until > self.horizon else max(until - env.now, 0)
         return Wake(env, SCHEDULES + self.index, delay)

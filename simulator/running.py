@@ -13,33 +13,33 @@ class Running(AbstractSequence[Sequence]):
     """Admission order, with O(1) add, remove, first and last."""
 
     def __init__(self) -> None:
-        self._members: dict[Sequence, None] = {}
+        self.members: dict[Sequence, None] = {}
 
     def add(self, seq: Sequence) -> None:
         """Append `seq`."""
-        self._members[seq] = None
+        self.members[seq] = None
 
     def remove(self, seq: Sequence) -> None:
         """Take `seq` out; KeyError if it is not there."""
-        del self._members[seq]
+        del self.members[seq]
 
     def __contains__(self, seq: object) -> bool:
-        return seq in self._members
+        return seq in self.members
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self.members)
 
     def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._members)
+        return iter(self.members)
 
     def __reversed__(self) -> Iterator[Sequence]:
-        return reversed(self._members)
+        return reversed(self.members)
 
     @overload
     def __getitem__(self, at: int) -> Sequence: ...
     @overload
     def __getitem__(self, at: slice) -> list[Sequence]: ...
     def __getitem__(self, at: int | slice) -> Sequence | list[Sequence]:
-        if at == -1 and self._members:
-            return next(reversed(self._members))
-        return list(self._members)[at]
+        if at == -1 and self.members:
+            return next(reversed(self.members))
+        return list(self.members)[at]

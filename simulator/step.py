@@ -51,9 +51,9 @@ class StepBuilder(Batch):
         self.withdraws = False
         """What a victim was to compute in this very step loses its identity: where steps are
         really run, nobody may read it. (vLLM keeps it, rule A13.)"""
-        self._budget = policy.token_budget
-        self._max_model_len = max_model_len
-        self._reserve = int(engine.reserve * engine.blocks)
+        self.budget = policy.token_budget
+        self.max_model_len = max_model_len
+        self.reserve = int(engine.reserve * engine.blocks)
         self._admissions = 0
         self._pause_until = 0
         """Free blocks at which paused admissions go on; 0 = not paused."""
@@ -68,7 +68,7 @@ class StepBuilder(Batch):
 
     @property
     def seats_left(self) -> int:
-        return self._engine.max_running - len(self.running)
+        return self.engine.max_running - len(self.running)
 
     @property
     def free_blocks(self) -> int:
@@ -176,7 +176,7 @@ class StepBuilder(Batch):
             raise LawBroken(f"request {seq.index} is fed, but does not run")
         if self._is_fed(seq):
             raise LawBroken(f"request {seq.index} is fed twice in one step")
-        amount = min(tokens, seq.todo, self._max_model_len - seq.computed - 1)
+        amount = min(tokens, seq.todo, self.max_model_len - seq.computed - 1)
         if amount > self.tokens_left or amount < 1:
             return Answer.TOKENS
         return Answer.OK if self._give(seq, amount) else Answer.BLOCKS
@@ -219,7 +219,7 @@ class StepBuilder(Batch):
                 self._feed_before(seq)
         self.running.remove(seq)
         self.preempted.append((seq, seq._computed, seq.known, len(seq.table) + promised))
-        if self.withdraws and amount and self._engine.prefix_cache:
+        if self.withdraws and amount and self.engine.prefix_cache:
             size = self._block_size
             for block in seq.table[seq._computed // size : (seq._computed + amount) // size]:
                 self.pool.forget(block)
@@ -261,6 +261,11 @@ class StepBuilder(Batch):
                 seq.boundary = -1
         return there
 
+    def passed(self) -> None:
+        """Steps were taken by counters, without evictions."""
+        self.preempted = []
+        self.evictions_in_a_row = 0
+
     def open(self, now: int, more_to_come: bool) -> None:
         """Begin a step at `now`."""
         self.evictions_in_a_row = self.evictions_in_a_row + 1 if self.preempted else 0
@@ -269,7 +274,7 @@ class StepBuilder(Batch):
         self.now = now
         self.more_to_come = more_to_come
         self.tokens = 0
-        self.tokens_left = self._budget
+        self.tokens_left = self.budget
         self.fed = {}
         self.group.fed = False
         self.admitted = []
@@ -293,7 +298,7 @@ class StepBuilder(Batch):
         self.tick = group.size > 0 and (self.group.fed or self._members_fed > 0)
         p = f = area2 = reach = self.squares = 0
         d, context, table = (group.size, group.context, group.table) if self.tick else (0, 0, 0)
-        named = group.filling(0) if self.tick and self._engine.prefix_cache else 0
+        named = group.filling(0) if self.tick and self.engine.prefix_cache else 0
         completes = False
         for seq, amount in self.fed.items():
             if seq.group is not None:
@@ -315,9 +320,9 @@ class StepBuilder(Batch):
                 d += 1
                 context += computed
         self.steady = whole and not (completes or self.admitted or self.preempted or self.moved)
-        turned = self.pool.turned - self._turned
+        turned = self.pool.turned - self.turned
         if self.tokens:  # else the next step that runs pays for them
-            self._turned = self.pool.turned
+            self.turned = self.pool.turned
         return StepShape(p, f, d, area2, reach, context, table, self.moved, turned, named)
 
     # Inside
@@ -334,7 +339,7 @@ class StepBuilder(Batch):
         todo = seq.todo
         if todo > 1:
             todo = min(todo, most)
-        return min(todo, left, self._max_model_len - seq.computed - 1)
+        return min(todo, left, self.max_model_len - seq.computed - 1)
 
     def _is_fed(self, seq: Sequence) -> bool:
         return (self.group.fed and seq.group is self.group) or seq in self.fed
@@ -355,7 +360,7 @@ class StepBuilder(Batch):
         else:
             blocks, cut = due, False
         if blocks > self.pool.free:
-            self._scarce = size > 0 and not (cut or self._engine.prefix_cache)
+            self._scarce = size > 0 and not (cut or self.engine.prefix_cache)
             return False
         if size:
             if due:
@@ -368,7 +373,7 @@ class StepBuilder(Batch):
             self.fed[seq] = amount
             self.tokens += amount
             self.tokens_left -= amount
-        if self._engine.prefix_cache:
+        if self.engine.prefix_cache:
             self._name_all([(seq, seq._computed, n) for seq, n in amounts], size > 0)
         return True
 
@@ -453,7 +458,7 @@ class StepBuilder(Batch):
         self.fed[seq] = amount
         self.tokens += amount
         self.tokens_left -= amount
-        if self._engine.prefix_cache:
+        if self.engine.prefix_cache:
             self._name(seq, computed, amount)
 
     def _admit(self, seq: Sequence, most: int, left: int, whole: bool, hold: int) -> Answer:
@@ -461,13 +466,13 @@ class StepBuilder(Batch):
             return Answer.BLOCKS
         if left <= 0 or most <= 0:
             return Answer.LANE if self.tokens_left > 0 else Answer.TOKENS
-        if len(self.running) >= self._engine.max_running:
+        if len(self.running) >= self.engine.max_running:
             return Answer.SEATS
         hits = self._hits(seq)
         cached = seq._computed + len(hits) * self._block_size
         amount = self._amount(seq, cached, most)
         if amount > left:
-            if whole and amount <= self._budget:  # else, after a preemption, it never would fit
+            if whole and amount <= self.budget:  # else, after a preemption, it never would fit
                 return Answer.LANE if amount <= self.tokens_left else Answer.TOKENS
             amount = left
         answer = self._room(seq, hits, amount, hold)
@@ -495,42 +500,46 @@ class StepBuilder(Batch):
         if (head := lane[0]) is not seq:
             head.passed_over += 1
         lane.remove(seq)
+        self.seat(seq, self.now)
+        self.admitted.append(seq)
+
+    def seat(self, seq: Sequence, now: int) -> None:
+        """One that has left the queue begins to run."""
         self._admissions += 1
         seq.place = self._admissions
         self.running.add(seq)
         self.chunks[seq] = None
-        self.admitted.append(seq)
-        seq.admitted_at = self.now
-        stay = self.now - seq.queued_at
+        seq.admitted_at = now
+        stay = now - seq.queued_at
         seq.waited += stay
         if seq.first_scheduled < 0:
-            seq.first_scheduled = self.now
+            seq.first_scheduled = now
         else:
             seq.stalled += stay
 
     def _hits(self, seq: Sequence) -> list[int]:
-        if not self._engine.prefix_cache or seq.swapped:
+        if not self.engine.prefix_cache or seq.swapped:
             return []
         return self.pool.lookup(prefix(seq, self._block_size))
 
     def _amount(self, seq: Sequence, cached: int, most: int) -> int:
-        return min(seq.known - cached, most, self._max_model_len - cached - 1)
+        return min(seq.known - cached, most, self.max_model_len - cached - 1)
 
     def _room(self, seq: Sequence, hits: list[int], amount: int, hold: int) -> Answer:
         """The admission gate (A6) and the reserve (A7)."""
         cached = seq._computed + len(hits) * self._block_size
-        slots = seq.known if self._engine.gate else cached + amount
+        slots = seq.known if self.engine.gate else cached + amount
         need = -(-max(slots, hold) // self._block_size) - len(hits) + self.pool.idle(hits)
         free = self.pool.free
         if need > free:
             return Answer.BLOCKS
-        if self._engine.contiguous and not self.pool.fits(need):
+        if self.engine.contiguous and not self.pool.fits(need):
             self.fragmented = True
             return Answer.BLOCKS
-        if self.running and need + self._reserve > free:
+        if self.running and need + self.reserve > free:
             self.floor = max(self.floor, need)
             return Answer.RESERVE
-        self.floor = max(self.floor, need + self._reserve)
+        self.floor = max(self.floor, need + self.reserve)
         return Answer.OK
 
     # Ranks
@@ -554,11 +563,11 @@ class StepBuilder(Batch):
         seq.swapped = blocks
         self.swap_free -= blocks
         self.swaps += 1
-        self.moved += blocks * self._block_size * self._engine.kv_bytes_per_token
+        self.moved += blocks * self._block_size * self.engine.kv_bytes_per_token
         return True
 
     def _swap_in(self, seq: Sequence) -> None:
         """Its KV comes back into fresh blocks."""
         self.swap_free += seq.swapped
-        self.moved += seq.swapped * self._block_size * self._engine.kv_bytes_per_token
+        self.moved += seq.swapped * self._block_size * self.engine.kv_bytes_per_token
         seq.swapped = 0

@@ -89,6 +89,14 @@ class Waiting:
             self.only = lane if len(self.lanes) == 1 else None
         return lane
 
+    @property
+    def first_come(self) -> deque[Sequence] | None:
+        """The only queue there is, if it is first come, first served."""
+        lane = self.only
+        if lane is None or not isinstance(lane._queue, deque):
+            return None
+        return lane._queue
+
     def __len__(self) -> int:
         return sum(map(len, self.lanes.values()))
 

@@ -40,12 +40,14 @@ class World:
         """What happened to the fleet: one sentence each."""
         self.fleet: Fleet
         self._env = env
-        self._clients = clients
+        self.clients = clients
         self._door = door
         self._ended = ended
         self._horizon = horizon
         self._plain = False
         """Nothing happens outside but that clients send requests."""
+        self.quiet = False
+        """Besides, there is one replica, and all sends are known: it may look ahead."""
         self._alarm = FOREVER
         """When the next wake-up is set."""
         self._wake: Wake
@@ -53,7 +55,8 @@ class World:
     def start(self, fleet: Fleet) -> None:
         """Open the door, and start the replicas."""
         self.fleet = fleet
-        self._plain = self._door.open and fleet.still and not self._clients.retries
+        self._plain = self._door.open and fleet.still and not self.clients.retries
+        self.quiet = self._plain and len(fleet.members) == 1 and self.clients.open_loop
         self.act()
         for member in fleet.members:
             member.replica.start()
@@ -69,7 +72,7 @@ class World:
             self._expire(late, now)
         if self._door.holds:
             self._release(now)
-        while (request := self._clients.take(now)) is not None:
+        while (request := self.clients.take(now)) is not None:
             self._send(request, now)
         self._look()
 
@@ -83,9 +86,28 @@ class World:
             self._ring(self._env.now)
         self._look()
 
+    # For a replica that looks ahead (`quiet`)
+
+    def pull(self, now: int) -> Sequence | None:
+        """The next request sent by `now` that gets in, before its time comes on the clock."""
+        while (request := self.clients.take(now)) is not None:
+            self.sent += 1
+            seq, refusal = self._door.enter(request)
+            if not refusal:
+                seq.entered = request.arrival
+                self.fleet.enter(self.fleet.members[0], seq)
+                return seq
+            self._end(seq, -1, request.arrival, refusal)
+        return None
+
+    def gone(self, seq: Sequence, now: int) -> None:
+        """`seq`, that was pulled or delivered, ended with the step that ends at `now`."""
+        self.fleet.left(seq)
+        self._end(seq, seq.replica, now, seq.reason)
+
     def unfinished(self) -> list[Sequence]:
         """Requests that were sent and are on no replica: held, or to be sent again."""
-        again = [self._enter(request)[0] for request in self._clients.waiting_to_try()]
+        again = [self._enter(request)[0] for request in self.clients.waiting_to_try()]
         return [*self._door.outside, *self._door.paced, *again]
 
     # One request
@@ -107,7 +129,7 @@ class World:
 
     def _enter(self, request: Request) -> tuple[Sequence, str]:
         seq, refusal = self._door.enter(request)
-        seq.retries = self._clients.attempts(request.index)
+        seq.retries = self.clients.attempts(request.index)
         return seq, refusal
 
     def _admit(self, seq: Sequence, now: int) -> None:
@@ -126,14 +148,14 @@ class World:
         seq.ended = True
         if seq.first_scheduled >= 0:
             self._end(seq, -1, now, LOST)  # what was streamed cannot be taken back
-        elif not self._clients.try_again(seq.index, now):
+        elif not self.clients.try_again(seq.index, now):
             self._end(seq, -1, now, reason)
 
     def _end(self, seq: Sequence, replica: int, now: int, reason: str) -> bool:
         """`seq` ended, in whatever way. Whether that makes a client send another request."""
         seq.ended = True
         self._ended(seq, replica, now, reason)
-        return self._clients.ended(seq.index, now)
+        return self.clients.ended(seq.index, now)
 
     # What is due
 
@@ -158,7 +180,7 @@ class World:
             self.fleet.left(seq)
             self.fleet.members[replica].replica.withdraw(seq, now)
         seq.ended = True
-        if not self._clients.try_again(seq.index, now):
+        if not self.clients.try_again(seq.index, now):
             self._end(seq, replica, now, "timeout")
 
     def _changed(self, what: str, member: Member, now: int) -> None:
@@ -184,7 +206,7 @@ class World:
 
     def _look(self) -> None:
         """Set the next wake-up, and tell the replicas when nothing is to come any more."""
-        clients, door, fleet = self._clients, self._door, self.fleet
+        clients, door, fleet = self.clients, self._door, self.fleet
         upcoming = clients.next
         if self._plain and upcoming is not None:
             self.next = upcoming
