@@ -7,7 +7,6 @@ one list in admission order and one token budget, so no decode waits for a whole
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from policies.base import (
     ALL,
@@ -84,7 +83,7 @@ class Chunked(Settings):
         late = "prompts whose prefill takes longer than policy.patience" if self.patience else ""
         return " and ".join(filter(None, (super().starves, late)))
 
-    @cached_property
+    @property
     def in_order(self) -> bool:
         """Whether, while blocks suffice, all run and enter in plain order. Not claimed for what
         is derived from this class: it may do something else."""

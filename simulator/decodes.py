@@ -23,7 +23,7 @@ class Decodes:
     """The group of one replica."""
 
     __slots__ = (
-        "_finishing", "block_size", "context", "due", "eager", "ends", "fed", "fresh",
+        "block_size", "context", "due", "eager", "ends", "fed", "finishing", "fresh",
         "growers", "held", "lanes", "last_end", "pool", "size", "spells", "table", "ticks",
     )  # fmt: skip
 
@@ -54,9 +54,10 @@ class Decodes:
         """Members whose last token did not come from the last tick: their next gap is a stall."""
         self.spells = Columns(("request", "first_tick", "last_tick"))
         """Every spell that is over."""
-        self._finishing: dict[int, dict[Sequence, None]] = {}
+        self.finishing: dict[int, dict[Sequence, None]] = {}
+        """Members by the tick at which they end."""
         self.ends: list[int] = []
-        """Heap of the ticks at which members end, as things stood when they joined."""
+        """Heap of the ticks at which members end; may hold some at which nobody ends any more."""
 
     def join(self, seq: Sequence) -> None:
         """A sequence with one token to compute becomes a member."""
@@ -77,13 +78,23 @@ class Decodes:
             self.due[at] += 1
         if self.eager:
             (self.held if seq.hold else self.growers)[at][seq] = None
-        end = ticks + seq.goal - seq._produced
-        bucket = self._finishing.get(end)
+        self._will_end(seq, ticks + seq.goal - seq._produced)
+
+    def _will_end(self, seq: Sequence, end: int) -> None:
+        bucket = self.finishing.get(end)
         if bucket is None:
-            self._finishing[end] = {seq: None}
+            self.finishing[end] = {seq: None}
             heappush(self.ends, end)
         else:
             bucket[seq] = None
+
+    def _will_not(self, seq: Sequence) -> None:
+        end = seq.joined + seq.goal - seq._produced
+        bucket = self.finishing.get(end)
+        if bucket is not None:
+            del bucket[seq]
+            if not bucket:
+                del self.finishing[end]
 
     def leave(self, seq: Sequence) -> int:
         """Bring a member's counters up to date and let it go.
@@ -96,6 +107,7 @@ class Decodes:
             self.due[at] -= 1
         if self.eager:
             del (self.held if seq.hold else self.growers)[at][seq]
+        self._will_not(seq)
         computed = seq._computed = seq._computed + ticks
         seq._produced += ticks
         seq.fed += ticks
@@ -149,31 +161,22 @@ class Decodes:
 
     def end_after(self, seq: Sequence, tokens: int) -> None:
         """Member `seq` will end after `tokens` more ticks."""
+        self._will_not(seq)
         seq.goal = seq.produced + tokens
-        end = self.ticks + tokens
-        if end not in self._finishing:
-            self._finishing[end] = {}
-            heappush(self.ends, end)
-        self._finishing[end][seq] = None
+        self._will_end(seq, self.ticks + tokens)
 
     def next_end(self) -> int:
         """Ticks until the next member ends, as things stand; 0 when there is no member."""
-        while self.ends:
-            end = self.ends[0]
-            for seq in self._finishing[end]:
-                if seq.group is self and seq.joined + seq.goal - seq._produced == end:
-                    return end - self.ticks
-            del self._finishing[heappop(self.ends)]
+        ends = self.ends
+        while ends:
+            if ends[0] in self.finishing:
+                return ends[0] - self.ticks
+            heappop(ends)
         return 0
 
     def ended(self) -> list[Sequence]:
         """Members that reached their goal with the last tick, in the order they joined."""
-        if not self.ends or self.ends[0] > self.ticks:
-            return []
-        bucket = self._finishing.pop(heappop(self.ends))
-        # One that left, or left and came back, is stale in its old bucket.
-        return [
-            seq
-            for seq in bucket
-            if seq.group is self and seq.joined + seq.goal - seq._produced == self.ticks
-        ]
+        done: list[Sequence] = []
+        while self.ends and self.ends[0] <= self.ticks:
+            done += self.finishing.pop(heappop(self.ends), ())
+        return done

@@ -88,11 +88,13 @@ def lengthen(
     further = steps - 1
     grown = group.due_ahead(1, further) if group is not None else [0] * further
     for seq, n in chunks:
-        held = -(-(seq.computed + n) // size)
+        # What it reserved, or what the first step gave or promised it.
+        held = max(len(seq.table), -(-(seq.computed + n) // size))
         for ahead in range(further):
-            now = -(-(seq.computed + n * (ahead + 2)) // size)
-            grown[ahead] += now - held
-            held = now
+            short = -(-(seq.computed + n * (ahead + 2)) // size) - held
+            if short > 0:
+                grown[ahead] += short
+                held += short
     if sum(grown) > free:
         leap.steps = bisect_right(list(accumulate(grown)), free) + 1
         del grown[leap.steps - 1 :]
