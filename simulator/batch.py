@@ -148,15 +148,11 @@ class Batch:
         if computed < seq.prompt + seq._produced:
             return False
         if seq._produced:
-            queued = again = 0
-            if seq.lost_at >= 0:
-                queued = seq.stalled - seq.stalled_then
-                again = end - seq.lost_at - queued
-            self.stalls.add((seq.index, end, end - seq.last_token, queued, again))
+            self.resume_gaps(seq, end)
         else:
             seq.first_token = end
             seq.stalled_first = seq.stalled
-        seq.lost_at = -1
+            seq.lost_at = -1
         seq.last_token = end
         seq._produced += 1
         del self.chunks[seq]
@@ -164,6 +160,15 @@ class Batch:
             return True
         self.group.join(seq)
         return False
+
+    def resume_gaps(self, seq: Sequence, end: int) -> None:
+        """One that was preempted or paused gets its next token, at `end`."""
+        queued = again = 0
+        if seq.lost_at >= 0:
+            queued = seq.stalled - seq.stalled_then
+            again = end - seq.lost_at - queued
+            seq.lost_at = -1
+        self.stalls.add((seq.index, end, end - seq.last_token, queued, again))
 
     def finish(self, seq: Sequence, promised: int) -> None:
         """It is done: its blocks go back, and those `promised` to it that nobody chose."""

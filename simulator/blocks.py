@@ -57,6 +57,11 @@ class BlockPool:
         """`n` promised blocks, with one reference each."""
         return self._pop(n)
 
+    def unchoose(self, table: list[int]) -> None:
+        """Blocks without identity, held once each, are as if only promised; `table` is emptied."""
+        self._free += reversed(table)
+        table.clear()
+
     def renounce(self, n: int) -> None:
         """`n` promised blocks will not be redeemed: they are free again."""
         self.free += n

@@ -7,11 +7,13 @@ arrive, a lone replica can go from decision to decision without waking up for ea
 
 `cruise` does so on the very sequences, decode group and pool that the verbs work on. Where it
 cannot go on, it stops before the decision, and the policy is asked. The records are the same,
-byte for byte (`tests/test_same_as_naive.py`): a run without leaps asks at every step.
+byte for byte (`tests/test_same_as_naive.py`): a run without leaps asks at every step. It is one
+function because a call costs as much as what it would do: this is where a run spends its time.
 """
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from calibration.step_time import StepTime
@@ -22,9 +24,9 @@ from simulator.sequence import Sequence
 
 if TYPE_CHECKING:
     from simulator.replica import Outlook, Replica
-    from simulator.step import StepBuilder
 
-TOKENS, BLOCKS, RESERVE, SEATS = Answer.TOKENS, Answer.BLOCKS, Answer.RESERVE, Answer.SEATS
+NOTHING, TOKENS, BLOCKS = Answer.OK.value, Answer.TOKENS.value, Answer.BLOCKS.value
+RESERVE, SEATS = Answer.RESERVE.value, Answer.SEATS.value
 
 
 def cruise(replica: Replica, world: Outlook, prices: StepTime, now: int) -> tuple[int, bool]:
@@ -33,29 +35,44 @@ def cruise(replica: Replica, world: Outlook, prices: StepTime, now: int) -> tupl
     Returns when the next decision is due (ps), and whether the run is over: its step would end
     after the horizon.
     """
-    step, log, horizon, clients = replica.step, replica.log, replica.horizon, world.clients
+    step, log, clients, done = replica.step, replica.log, world.clients, world.done
     group, pool, chunks, engine = step.group, step.pool, step.chunks, step.engine
-    queue, running = step.queue.first_come, step.running.members
+    queue, running, fresh, due = step.queue.first_come, step.running.members, group.fresh, group.due
     assert queue is not None
-    size, budget, seats = pool.block_size, step.budget, engine.max_running
-    reserve, gate, longest = step.reserve, engine.gate, step.max_model_len - 1
-    rows, known_ps, counts_blocks = log.leaps.rows, prices.known, prices.counts_blocks
+    assert done is not None
+    size, budget, seats, gate = pool.block_size, step.budget, engine.max_running, engine.gate
+    reserve, longest = step.reserve, step.max_model_len - 1
+    beyond = min(replica.horizon + 1, FOREVER)
+    ends, finishing, spells = group.ends, group.finishing, group.spells.rows
+    rows, queued = log.leaps.rows, log.queued
+    known_ps, counts_blocks = prices.known, prices.counts_blocks
     area_ps, reach_ps, alone_ps = prices.pA2, prices.pH, prices.decode[2]
     mixed_ps = (prices.mixed or prices.decode)[2]
-    decided = 0
+    step_host_ps, sequence_host_ps = prices.t0, prices.tS
+    # The group's and the pool's counters are kept here until the end.
+    decodes, contexts, tables, ticks = group.size, group.context, group.table, group.ticks
+    free, handled, counted = pool.free, pool.turned, step.turned
+    seated, number = step.seated, step.number
+    fed_tokens = came = came_tokens = 0
+    arrival = FOREVER if clients.next is None else clients.next
+    done.lane = step.queue.only_name
+    over = False
     while True:
         # Whoever runs is fed: decodes by counters, and the one prompt that is not done.
-        decodes = group.size
         left = budget - decodes
-        if left < 0 or len(chunks) > 1:
+        if left < 0:
             break
-        grown = group.due[group.ticks % size] if decodes else 0
-        table, computed, blocks = group.table + grown, group.context, grown
-        single, context = decodes, computed
-        prefill = parts = area2 = reach = squares = 0
+        blocks = grown = due[ticks % size] if decodes else 0
+        prefill = parts = area2 = reach = squares = admitted = floor = 0
+        single = decodes
+        context = computed = contexts
+        held = tables + grown
+        why = NOTHING
         steady = True
         fed: list[tuple[Sequence, int]] = []
         if chunks:
+            if len(chunks) > 1:
+                break
             (seq,) = chunks
             before = seq._computed
             todo = seq.prompt + seq._produced - before
@@ -65,9 +82,9 @@ def cruise(replica: Replica, world: Outlook, prices: StepTime, now: int) -> tupl
             # The last of the budget goes by order of admission.
             if amount < 1 or (amount == left and next(reversed(running)) is not seq):
                 break
-            held = -(-(before + amount) // size)
-            table += held
-            blocks += held - -(-before // size)
+            own = -(-(before + amount) // size)
+            blocks += own - -(-before // size)
+            held += own
             computed += before
             left -= amount
             steady = amount < todo
@@ -78,13 +95,11 @@ def cruise(replica: Replica, world: Outlook, prices: StepTime, now: int) -> tupl
             else:
                 single += 1
                 context += before
-        free = pool.free - blocks
-        if free < 0:
+        if blocks > free:
             break
+        free -= blocks
 
         # Whoever waits is admitted, until one is refused.
-        floor = admitted = 0
-        why = None
         while queue:
             if not left:
                 why = TOKENS
@@ -105,14 +120,25 @@ def cruise(replica: Replica, world: Outlook, prices: StepTime, now: int) -> tupl
                 why, floor = RESERVE, need
                 break
             queue.popleft()
-            step.seat(seq, now)
+            seated += 1
+            seq.place = seated
+            running[seq] = None
+            seq.admitted_at = now
+            stay = now - seq.queued_at
+            seq.waited += stay
+            if seq.first_scheduled < 0:
+                seq.first_scheduled = now
+            else:
+                seq.stalled += stay
             admitted += 1
             left -= amount
-            held = -(-amount // size)
-            table += held
-            blocks += held
-            free -= held
+            own = -(-amount // size)
+            held += own
+            blocks += own
+            free -= own
             fed.append((seq, amount))
+            if amount < known:
+                chunks[seq] = None
             if amount > 1:
                 prefill += amount
                 parts += 1
@@ -120,123 +146,191 @@ def cruise(replica: Replica, world: Outlook, prices: StepTime, now: int) -> tupl
                 reach += amount
             else:
                 single += 1
-        if left == budget:
-            arrival = clients.next
-            if queue or arrival is None or arrival > horizon:
+        if left == budget:  # nobody is there
+            if queue or arrival >= beyond:
                 break
             now = arrival
-            while (arrived := world.pull(now)) is not None:
-                arrived.boundary = now
-                log.queued.append(now)
-                queue.append(arrived)
+            while arrival == now:
+                if (new := world.pull(now)) is not None:
+                    new.boundary = now
+                    queued.append(now)
+                    queue.append(new)
+                    came += 1
+                    came_tokens += new.prompt + new.declared
+                arrival = FOREVER if clients.next is None else clients.next
             continue
 
         # What the step takes.
-        pool.free = free
-        pool.turned += blocks
-        turned = pool.turned - step.turned
-        step.turned = pool.turned
-        group.table += grown
+        handled += blocks
+        turned = handled - counted
+        counted = handled
+        tables += grown
+        tokens = budget - left
         key = (prefill, parts, single)
         first = known_ps.get(key) or prices.by_counts(*key)
         if prefill:
             first += area_ps * area2 + reach_ps * reach + mixed_ps * context
         else:
             first += alone_ps * context
-        host = prices.t0 + prices.tS * (parts + single)
+        host = step_host_ps + sequence_host_ps * (parts + single)
         if counts_blocks:
-            of_blocks = prices.tB * table + prices.tT * turned
+            of_blocks = prices.tB * held + prices.tT * turned
             first += of_blocks
             host += of_blocks
         end = now + first
-        if end > horizon or first <= 0:
-            group.fed = decodes > 0
-            for seq, amount in fed:
-                _settle(step, seq, seq._computed + amount)
+        if end >= beyond or first <= 0:
             replica.check(first, now)
-            return now, True
+            group.fed = decodes > 0
+            over = True
+            break
 
         # As many equal ones as can follow.
-        steps = 1
-        growth = 0
-        leap = None
+        steps, growth, more, leap = 1, 0, 0, None
         if steady and not admitted:
-            most = group.next_end() if decodes else FOREVER
+            most = FOREVER
+            if decodes:
+                while ends[0] not in finishing:
+                    heappop(ends)
+                most = ends[0] - ticks
             if fed and (todo - 1) // amount < most:
                 most = (todo - 1) // amount
-            until = horizon + 1
-            if not queue and clients.next is not None and clients.next < until:
-                until = clients.next
+            until = beyond if queue or arrival > beyond else arrival
             if most > 1 and end < until:
                 growth = prices.growth(prefill, single, squares)
                 leap = Leap(now, first, growth, most)
-                ticking = group if decodes else None
-                lengthen(leap, ticking, fed, size, free - floor, until)
+                lengthen(leap, group if decodes else None, fed, size, free - floor, until)
                 if counts_blocks:
                     count_blocks(leap, prices, turned, [0] * leap.steps, until)
-                if leap.end(leap.steps) > horizon:
-                    cut(leap, leap.steps - 1)
                 steps, end = leap.steps, leap.end(leap.steps)
-                log.grew(leap)
-                more = sum(leap.grown)
-                pool.promise(more)
-                step.turned = pool.turned
-                group.table += more
-                if fed:
-                    group.table -= -(-(before + amount * steps) // size) - held
+                if end >= beyond:
+                    steps -= 1
+                    cut(leap, steps)
+                    end = leap.end(steps)
+                if steps > 1:
+                    log.grew(leap)
+                    more = sum(leap.grown)
+                    handled += more
+                    counted = handled
+                    tables += more
+                    if fed:
+                        tables -= -(-(before + amount * steps) // size) - own
 
         # Its time passes.
-        if queue and why is not None and queue[0].first_scheduled < 0:
-            queue[0].wait(why, end - now)
-        tokens = budget - left
-        unused = table * size - computed - tokens
-        tick = -1
-        finished = 0
+        if why:
+            seq = queue[0]
+            if seq.first_scheduled < 0:
+                if seq.waits is None:
+                    seq.waits = [0] * len(Answer)
+                seq.waits[why] += end - now
+        unused = held * size - computed - tokens
+        scheduled_free, tick, finished = free, -1, 0
+        free -= more
+        ending: list[Sequence] = []
         if decodes:
-            tick = group.ticks
-            if group.fresh:
+            tick = ticks
+            if fresh:
                 step.begin_gaps(now + first)
-            group.ticks = tick + steps
-            group.context += steps * decodes
-            group.last_end = end
-            if group.ends[0] <= group.ticks:
-                for seq in group.ended():
-                    promised = group.leave(seq)
-                    step.finish(seq, promised)
-                    world.gone(seq, end)
-                    finished += 1
+            ticks += steps
+            contexts += steps * decodes
+            group.ticks, group.last_end = ticks, end
+            while ends and ends[0] <= ticks:
+                for seq in finishing.pop(heappop(ends), ()):
+                    final = seq.prompt + seq.goal - 1
+                    due[(ticks - final) % size] -= 1
+                    decodes -= 1
+                    contexts -= final
+                    tables -= -(-final // size)
+                    if seq.spell < ticks:
+                        spells.append((seq.index, seq.spell, ticks - 1))
+                    ending.append(seq)
         for seq, amount in fed:
-            if step.advance(seq, amount * steps, end):
-                step.finish(seq, -(-seq._computed // size) - len(seq.table))
-                world.gone(seq, end)
-                finished += 1
+            computed = seq._computed + amount * steps
+            if seq._computed < seq.high_water:
+                seq.recomputed += min(computed, seq.high_water) - seq._computed
+            seq._computed = computed
+            seq.fed += amount * steps
+            produced = seq._produced
+            if computed < seq.prompt + produced:
+                continue
+            chunks.pop(seq, None)
+            if produced:
+                step.resume_gaps(seq, end)
+            else:
+                seq.first_token = end
+                if seq.preemptions:
+                    seq.stalled_first, seq.lost_at = seq.stalled, -1
+            seq.last_token = end
+            seq._produced = produced + 1
+            if produced + 1 == seq.goal:
+                ending.append(seq)
+                continue
+            seq.group, seq.joined = group, ticks
+            if group.last_end == end:
+                seq.spell = ticks
+            else:
+                seq.spell = ticks + 1
+                fresh[seq] = None
+            decodes += 1
+            contexts += computed
+            tables += -(-computed // size)
+            due[(ticks - computed) % size] += 1
+            last = ticks + seq.goal - produced - 1
+            if last in finishing:
+                finishing[last][seq] = None
+            else:
+                finishing[last] = {seq: None}
+                heappush(ends, last)
+        for seq in ending:
+            own = -(-(seq.prompt + seq.goal - 1) // size)
+            free += own
+            handled += own
+            finished += 1
+            came -= 1
+            came_tokens -= seq.prompt + seq.declared
+            if seq.table:
+                pool.unchoose(seq.table)
+            del running[seq]
+            if seq.preemptions:
+                seq.fed += seq.prompt + seq.goal - 1 - seq._computed
+                seq._produced, seq.last_token = seq.goal, end
+                seq.peak = max(seq.peak, own)
+                done.left(seq, replica.index, end, seq.reason)
+            else:
+                done.undisturbed(seq, end)
         rows.append(
             (
-                now, first, growth, steps, prefill, parts, single, area2, context, host, free,
-                admitted, 0, finished, tick, unused, 0,
+                now, first, growth, steps, prefill, parts, single, area2, context, host,
+                scheduled_free, admitted, 0, finished, tick, unused, 0,
             )
         )  # fmt: skip
+        number += steps
+        fed_tokens += tokens * steps
         if len(rows) >= CHUNK:
             log.leaps.pack()
-        step.number += steps
-        step.service.alone += tokens * steps
-        decided += 1
-        arrival = clients.next
-        if arrival is not None and arrival <= end:
-            while (arrived := world.pull(end)) is not None:
-                at = arrived.arrival
-                arrived.boundary = end if leap is None else leap.end(leap.reach(at))
-                log.queued.append(at)
-                queue.append(arrived)
+            group.spells.pack()
+            done.tell()
         now = end
-    for seq in chunks:
-        _settle(step, seq, seq._computed)
-    if decided:
+        while arrival <= now:
+            at = arrival
+            if (new := world.pull(now)) is not None:
+                new.boundary = now if leap is None else leap.end(leap.reach(at))
+                queued.append(at)
+                queue.append(new)
+                came += 1
+                came_tokens += new.prompt + new.declared
+            arrival = FOREVER if clients.next is None else clients.next
+
+    if number > step.number:
         step.passed()
-    return now, False
-
-
-def _settle(step: StepBuilder, seq: Sequence, tokens: int) -> None:
-    """Choose the blocks that a prompt was promised so far."""
-    short = -(-tokens // step.pool.block_size) - len(seq.table)
-    seq.table += step.pool.redeem(short)
+    group.size, group.context, group.table = decodes, contexts, tables
+    group.lanes[step.queue.only_name] = decodes
+    pool.free, pool.turned, step.turned = free, handled, counted
+    step.seated, step.number = seated, number
+    step.service.alone += fed_tokens
+    world.counted(came, came_tokens)
+    pending = dict(fed) if over else {}
+    for seq in running if over else chunks:
+        if seq.group is None:
+            tokens = seq._computed + pending.get(seq, 0)
+            seq.table += pool.redeem(-(-tokens // size) - len(seq.table))
+    return now, over

@@ -121,19 +121,24 @@ class Door:
 
     def enter(self, request: Request) -> tuple[Sequence, str]:
         """The sequence, and "" or the reason why it can never be served."""
-        engine = self._engine
-        room = engine.max_model_len - request.prompt
-        declared = request.declared or request.output
-        if engine.output_cap is not None:
-            declared = min(declared, engine.output_cap)
-        declared = min(declared, max(room, 0))
-        goal = min(declared, request.output, max(self.max_model_len - request.prompt, 0))
+        prompt, output, declared = request.prompt, request.output, request.declared
+        room = self._engine.max_model_len - prompt
+        if not declared:
+            declared = output
+        if self._engine.output_cap is not None:
+            declared = min(declared, self._engine.output_cap)
+        if declared > room:
+            declared = max(room, 0)
+        goal = output if output < declared else declared
+        if goal > self.max_model_len - prompt:
+            goal = max(self.max_model_len - prompt, 0)
         seq = Sequence(request, declared, goal, self._policy.lane(request))
         if room < 1:
             return seq, "rejected: prompt reaches max_model_len"
         # The last token is never fed (rule A5); at least one more than the prompt must fit, for
         # the run's model limit is no more than the pool.
-        if request.prompt + max(declared - 1, 1) > self._slots - self._others(seq):
+        slots = self._slots - self._others(seq) if self._pinned else self._slots
+        if prompt + max(declared - 1, 1) > slots:
             return seq, "rejected: prompt and declared maximum exceed the pool"
         return seq, ""
 

@@ -242,16 +242,16 @@ class Fleet:
         if seq.entered < 0:
             seq.entered = seq.queued_at = now
             seq.waited = now - seq.arrival
-        self.enter(member, seq)
+        seq.replica = member.index
+        self.count(member, 1, seq.prompt + seq.declared)
         member.replica.deliver(seq, now)
         return True
 
-    def enter(self, member: Member, seq: Sequence) -> None:
-        """Count `seq` as being on a replica."""
-        seq.replica = member.index
-        self.in_flight += 1
-        member.outstanding += 1
-        member.tokens += seq.prompt + seq.declared
+    def count(self, member: Member, requests: int, tokens: int) -> None:
+        """So many more are on a replica."""
+        self.in_flight += requests
+        member.outstanding += requests
+        member.tokens += tokens
 
     def _choose(self, seq: Sequence, members: list[Member], now: int) -> Member:
         loads: AbstractSequence[Member | Seen] = (
@@ -266,7 +266,4 @@ class Fleet:
 
     def left(self, seq: Sequence) -> None:
         """`seq` is no longer on its replica."""
-        member = self.members[seq.replica]
-        self.in_flight -= 1
-        member.outstanding -= 1
-        member.tokens -= seq.prompt + seq.declared
+        self.count(self.members[seq.replica], -1, -seq.prompt - seq.declared)

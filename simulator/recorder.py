@@ -6,6 +6,7 @@ Nothing is kept per token. Leaps are unrolled into steps when the run is over.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -24,11 +25,18 @@ from traces.records import (
     STALL_COLUMNS,
     Records,
 )
-from traces.trace import PS_PER_S
+from traces.trace import PS_PER_S, Ints, Trace
 
+Progress = Callable[[int, int], None]
+"""Called now and then with (requests ended, requests in the trace)."""
 LABELS = ("reason", "tenant", "lane")
 """Texts of a request, kept as codes."""
-_NO_WAITS = (0,) * (Answer.BATCH.value - Answer.TOKENS.value + 1)
+UNDISTURBED = (
+    "request", "first_scheduled", "boundary", "first_token", "finished", "produced", "declared",
+    "wait_tokens", "wait_blocks", "wait_reserve", "wait_seats",
+)  # fmt: skip
+"""What is written of a request that nothing happened to but waiting and being served."""
+NO_WAITS = (0,) * len(Answer)
 _HEAD = slice(Answer.TOKENS.value, Answer.BATCH.value + 1)
 """A sequence's clocks at the head of the queue, in the order of `WAITS`."""
 
@@ -116,15 +124,32 @@ class ReplicaLog:
 class RequestLog:
     """One row a request, of all replicas."""
 
-    def __init__(self) -> None:
+    def __init__(self, trace: Trace, block_size: int, on_progress: Progress | None = None) -> None:
+        self.lane = ""
+        """The lane of those who were undisturbed."""
+        self._trace = trace
+        self._block_size = block_size
+        self._on_progress = on_progress
         self._rows = Columns((*REQUEST_COLUMNS, *LABELS))
+        self._undisturbed = Columns(UNDISTURBED)
         self._codes: dict[str, dict[str, int]] = {name: {} for name in LABELS}
+
+    def undisturbed(self, seq: Sequence, now: int) -> None:
+        """A request ended at `now` on the only replica, without preemption, cache hit or retry,
+        and all its tokens came: what else there is to say of it follows from the trace."""
+        waits = seq.waits or NO_WAITS
+        self._undisturbed.add(
+            (
+                seq.index, seq.first_scheduled, seq.boundary, seq.first_token, now, seq.goal,
+                seq.declared, *waits[Answer.TOKENS.value : Answer.LANE.value],
+            )
+        )  # fmt: skip
 
     def left(self, seq: Sequence, replica: int, now: int, reason: str) -> None:
         """A request ended at `now`, or (`now` = -1) is still there at the horizon."""
         first = seq.first_scheduled
         queued = boundary = door = 0
-        head = _NO_WAITS
+        head = NO_WAITS[_HEAD]
         if first >= 0:  # else there is no queue time yet for them to add up to
             queued = first - seq.arrival
             door = seq.entered - seq.arrival
@@ -144,22 +169,80 @@ class RequestLog:
                 lanes.setdefault(seq.lane, len(lanes)),
             )
         )  # fmt: skip
+        if len(self) % 512 == 0:
+            self.tell()
+
+    def tell(self) -> None:
+        """Say how far the run is."""
+        if self._on_progress is not None:
+            self._on_progress(len(self), len(self._trace))
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._rows) + len(self._undisturbed)
 
     def frame(self) -> pd.DataFrame:
         """Rows in trace order."""
-        order = np.argsort(self._rows.column("request"), kind="stable")
+        rows, short = self._rows, self._undisturbed
+        request = np.concatenate([rows.column("request"), short.column("request")])
+        order = np.argsort(request, kind="stable")
+        derived = _Derived(self._trace, self._block_size, short)
         columns: dict[str, Any] = {}
         for name in REQUEST_COLUMNS:
-            columns[name] = self._rows.column(name)[order]
+            columns[name] = np.concatenate([rows.column(name), derived.column(name)])[order]
         for name, codes in self._codes.items():
+            values = np.concatenate([rows.column(name), derived.codes(name, codes, self.lane)])
             texts = sorted(codes)
             place = np.array([texts.index(text) for text in codes], dtype=np.int64)
-            values = place[self._rows.column(name)[order]]
-            columns[name] = pd.Categorical.from_codes(values, categories=pd.Index(texts))
+            columns[name] = pd.Categorical.from_codes(
+                place[values[order]], categories=pd.Index(texts)
+            )
         return pd.DataFrame(columns, copy=False)
+
+
+class _Derived:
+    """The columns of undisturbed requests."""
+
+    def __init__(self, trace: Trace, block_size: int, short: Columns) -> None:
+        self._trace = trace
+        self._block_size = block_size
+        self._short = short.column
+        self._row = short.column("request")
+
+    def column(self, name: str) -> Ints:
+        """A column of `REQUEST_COLUMNS`."""
+        if name in UNDISTURBED:
+            return self._short(name)
+        if name in ("arrival", "prompt", "output", "priority", "session"):
+            return np.asarray(getattr(self._trace, name)[self._row])
+        if name == "last_token":
+            return self._short("finished")
+        if name == "computed":
+            return self.column("prompt") + self._short("produced") - 1
+        if name == "blocks_peak":
+            return -(-self.column("computed") // self._block_size)
+        if name == "wait_boundary":
+            return self._short("boundary") - self.column("arrival")
+        if name == "wait_behind":
+            behind = self._short("first_scheduled") - self._short("boundary")
+            for head in ("wait_tokens", "wait_blocks", "wait_reserve", "wait_seats"):
+                behind -= self._short(head)
+            return behind
+        return np.zeros(len(self._row), dtype=np.int64)
+
+    def codes(self, name: str, codes: dict[str, int], lane: str) -> Ints:
+        """A column of `LABELS`; texts that `codes` lacks are added."""
+        trace, rows = self._trace, len(self._row)
+        if name == "tenant":
+            used, at = np.unique(trace.tenant[self._row], return_inverse=True)
+            texts = [trace.tenants[code] for code in used.tolist()]
+        elif name == "reason":
+            cut = self._short("produced") < self.column("output")
+            used, at = np.unique(cut, return_inverse=True)
+            texts = ["length" if short else "stop" for short in used.tolist()]
+        else:
+            texts, at = [lane] if rows else [], np.zeros(rows, dtype=np.int64)
+        found = [codes.setdefault(text, len(codes)) for text in texts]
+        return np.array(found, dtype=np.int64)[at]
 
 
 def collect(

@@ -16,7 +16,7 @@ from simulator.cruise import cruise
 from simulator.engine import Engine
 from simulator.identity import prefix
 from simulator.leap import FOREVER, Leap, count_blocks, cut, lengthen, longest, names
-from simulator.recorder import ReplicaLog
+from simulator.recorder import ReplicaLog, RequestLog
 from simulator.sequence import Sequence
 from simulator.step import StepBuilder
 
@@ -47,12 +47,14 @@ class Outlook(Protocol):
 
     @property
     def clients(self) -> Clients: ...
+    @property
+    def done(self) -> RequestLog | None: ...
     def pull(self, now: int) -> Sequence | None:
-        """If quiet: the next request sent by `now` that gets in, ahead of the clock."""
+        """If quiet: the next request, ahead of the clock; None if it cannot be served."""
         ...
 
-    def gone(self, seq: Sequence, now: int) -> None:
-        """If quiet: `seq` ended at `now`, ahead of the clock."""
+    def counted(self, requests: int, tokens: int) -> None:
+        """If quiet: so many more are on the replica than were delivered."""
         ...
 
 
@@ -250,6 +252,8 @@ class Replica:
     def _cruises(self) -> bool:
         """Whether the policy need not be asked, as long as `cruise` knows what it would do."""
         if not (self._plain and self._stable is not None and self._stable.in_order):
+            return False
+        if self.log.unfed:  # the row of the next step counts them
             return False
         return self.step.queue.first_come is not None
 

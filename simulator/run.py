@@ -7,7 +7,6 @@ picoseconds, runs until everybody is done (or to the horizon), checks the laws, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,17 +20,13 @@ from simulator.engine import Engine
 from simulator.fleet import Fleet, FleetSettings
 from simulator.identity import shared_by_most
 from simulator.leap import FOREVER
-from simulator.recorder import RequestLog, collect
+from simulator.recorder import Progress, RequestLog, collect
 from simulator.replica import Replica
-from simulator.sequence import Sequence
 from simulator.unroll import Outside
 from simulator.world import World
 from traces.records import Records
 from traces.seeds import stream
 from traces.trace import PS_PER_S, Trace
-
-Progress = Callable[[int, int], None]
-"""Called now and then with (requests ended, requests in the trace)."""
 
 
 def _with_swap(executor: Executor, engine: Engine) -> Executor:
@@ -86,15 +81,9 @@ def simulate(
     tokens, size = engine.pinned_tokens, engine.block_size
     pinned = shared_by_most(trace, tokens, size) if tokens else ()
     entrance = Door(engine, policy, door, pinned)
-    log = RequestLog()
+    log = RequestLog(trace, engine.block_size, on_progress)
     end = FOREVER if horizon is None else horizon
-
-    def ended(seq: Sequence, replica: int, now: int, reason: str) -> None:
-        log.left(seq, replica, now, reason)
-        if on_progress is not None and len(log) % 512 == 0:
-            on_progress(len(log), len(trace))
-
-    world = World(env, clients, entrance, ended, end)
+    world = World(env, clients, entrance, log.left, end, log)
     servers = [
         Replica(
             env, index, engine, policy, executor, world, entrance.max_model_len,

@@ -26,7 +26,8 @@ from simulator.door import DoorSettings
 from simulator.engine import Engine
 from simulator.fleet import FleetSettings
 from simulator.policy_names import policy_class, policy_file
-from simulator.run import Progress, simulate
+from simulator.recorder import Progress
+from simulator.run import simulate
 from simulator.sections import (
     EngineSettings,
     ExecutorSettings,

@@ -54,7 +54,8 @@ class StepBuilder(Batch):
         self.budget = policy.token_budget
         self.max_model_len = max_model_len
         self.reserve = int(engine.reserve * engine.blocks)
-        self._admissions = 0
+        self.seated = 0
+        """Sequences seated so far."""
         self._pause_until = 0
         """Free blocks at which paused admissions go on; 0 = not paused."""
         self._victims = victims
@@ -505,8 +506,8 @@ class StepBuilder(Batch):
 
     def seat(self, seq: Sequence, now: int) -> None:
         """One that has left the queue begins to run."""
-        self._admissions += 1
-        seq.place = self._admissions
+        self.seated += 1
+        seq.place = self.seated
         self.running.add(seq)
         self.chunks[seq] = None
         seq.admitted_at = now

@@ -97,6 +97,12 @@ class Waiting:
             return None
         return lane._queue
 
+    @property
+    def only_name(self) -> str:
+        """Its name."""
+        [name] = self.lanes
+        return name
+
     def __len__(self) -> int:
         return sum(map(len, self.lanes.values()))
 

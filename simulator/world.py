@@ -16,6 +16,7 @@ from simulator.clock import OUTSIDE, Clock, Wake
 from simulator.door import RATE, ROOM, Door
 from simulator.fleet import Fleet, Member
 from simulator.leap import FOREVER
+from simulator.recorder import RequestLog
 from simulator.sequence import Sequence
 from traces.trace import PS_PER_S, Request
 
@@ -29,7 +30,15 @@ LOST = "lost: no replica left"
 class World:
     """Clients, door and fleet on the clock."""
 
-    def __init__(self, env: Clock, clients: Clients, door: Door, ended: Ended, horizon: int):
+    def __init__(
+        self,
+        env: Clock,
+        clients: Clients,
+        door: Door,
+        ended: Ended,
+        horizon: int,
+        done: RequestLog | None = None,
+    ):
         self.sent = 0
         """Requests that clients sent, each counted once."""
         self.next: int | None = 0
@@ -47,7 +56,9 @@ class World:
         self._plain = False
         """Nothing happens outside but that clients send requests."""
         self.quiet = False
-        """Besides, there is one replica, and all sends are known: it may look ahead."""
+        """Besides, there is one replica, and all sends are known: it may run ahead of the clock."""
+        self.done = done
+        """Where a replica that runs ahead writes down who ended."""
         self._alarm = FOREVER
         """When the next wake-up is set."""
         self._wake: Wake
@@ -56,7 +67,8 @@ class World:
         """Open the door, and start the replicas."""
         self.fleet = fleet
         self._plain = self._door.open and fleet.still and not self.clients.retries
-        self.quiet = self._plain and len(fleet.members) == 1 and self.clients.open_loop
+        lone = len(fleet.members) == 1 and self.done is not None
+        self.quiet = self._plain and lone and self.clients.open_loop
         self.act()
         for member in fleet.members:
             member.replica.start()
@@ -86,24 +98,24 @@ class World:
             self._ring(self._env.now)
         self._look()
 
-    # For a replica that looks ahead (`quiet`)
+    # For a replica that runs ahead of the clock (`quiet`)
 
     def pull(self, now: int) -> Sequence | None:
-        """The next request sent by `now` that gets in, before its time comes on the clock."""
-        while (request := self.clients.take(now)) is not None:
-            self.sent += 1
-            seq, refusal = self._door.enter(request)
-            if not refusal:
-                seq.entered = request.arrival
-                self.fleet.enter(self.fleet.members[0], seq)
-                return seq
+        """The next request, sent by `now`, before its time comes on the clock; None if it cannot
+        be served. `counted` is to be told of it."""
+        request = self.clients.take(now)
+        assert request is not None
+        self.sent += 1
+        seq, refusal = self._door.enter(request)
+        if refusal:
             self._end(seq, -1, request.arrival, refusal)
-        return None
+            return None
+        seq.entered, seq.replica = request.arrival, 0
+        return seq
 
-    def gone(self, seq: Sequence, now: int) -> None:
-        """`seq`, that was pulled or delivered, ended with the step that ends at `now`."""
-        self.fleet.left(seq)
-        self._end(seq, seq.replica, now, seq.reason)
+    def counted(self, requests: int, tokens: int) -> None:
+        """So many more are on the replica than the fleet knows of."""
+        self.fleet.count(self.fleet.members[0], requests, tokens)
 
     def unfinished(self) -> list[Sequence]:
         """Requests that were sent and are on no replica: held, or to be sent again."""

@@ -7,6 +7,7 @@ are small so that ties, preemptions and odd remainders are the rule.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import pandas as pd
@@ -279,4 +280,51 @@ def test_a_first_look(block_size: int) -> None:
 )
 @given(cases())
 def test_same_records(case: Case) -> None:
+    assert_same(case)
+
+
+@st.composite
+def plain_cases(draw: st.DrawFn) -> Case:
+    """Open loop under plain chunked prefill: what `simulator.cruise` goes through unasked."""
+    count = draw(st.integers(1, 40))
+    pauses = st.sampled_from((0, 0, 500, 1000, 1730, 5_000, 20_000))
+    outputs = [draw(st.integers(1, LONGEST)) for _ in range(count)]
+    block_size = draw(st.sampled_from((1, 3, 4, 16)))
+    tokens = draw(st.sampled_from((2 * LONGEST, 5 * LONGEST, 8 * LONGEST, 100 * LONGEST)))
+    return Case(
+        trace=Trace.of(
+            arrival=list(accumulate(draw(pauses) for _ in range(count))),
+            prompt=[draw(st.integers(1, LONGEST)) for _ in range(count)],
+            output=outputs,
+            declared=[draw(st.sampled_from((0, tokens, LONGEST))) for tokens in outputs],
+            tenant=[draw(st.integers(0, 1)) for _ in range(count)],
+            tenants=("a", "b"),
+        ),
+        policy=Chunked(
+            token_budget=draw(st.integers(4, 90)),
+            victim=draw(st.sampled_from(("last-in", "most-blocks"))),
+            reentry=draw(st.sampled_from(("head", "tail"))),
+            check_first=draw(st.booleans()),
+        ),
+        engine=Engine(
+            kv_tokens=tokens,
+            block_size=block_size,
+            max_running=draw(st.sampled_from((1, 3, 6, 30))),
+            max_model_len=draw(st.sampled_from((70, 131_072))),
+            reserve=draw(st.sampled_from((0.0, 0.0, 0.2))),
+            gate=draw(st.booleans()),
+            output_cap=draw(st.sampled_from((None, None, 30))),
+        ),
+        step_time=draw(step_times()),
+        horizon=draw(st.sampled_from((30_000, 60_000, 5_000_000, 5_000_000))),
+    )
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(plain_cases())
+def test_same_records_of_the_plain_case(case: Case) -> None:
     assert_same(case)
