@@ -8,7 +8,7 @@ need one event, and the step in progress at any moment follows in closed form.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from math import isqrt
 
@@ -31,7 +31,7 @@ class Leap:
     first: int
     growth: int
     steps: int
-    grown: list[int] = field(default_factory=list)
+    grown: list[int]
     extra: list[int] | None = None
     ends: list[int] | None = None
 
@@ -45,18 +45,19 @@ class Leap:
         """The first step that ends at or after `time`; `steps` if none does."""
         if self.ends is not None:
             return min(bisect_left(self.ends, time) + 1, self.steps)
+        if self.end(self.steps) <= time:
+            return self.steps
         ahead = time - self.start
-        if ahead <= self.first or self.steps == 1:
+        if ahead <= self.first:
             return 1
         if not self.growth:
-            step = -(-ahead // self.first)
-        else:
-            b = 2 * self.first - self.growth
-            step = (isqrt(b * b + 8 * self.growth * ahead) - b) // (2 * self.growth)
-            step = max(step, 1)
-            while step < self.steps and self.end(step) < time:
-                step += 1
-        return min(step, self.steps)
+            return -(-ahead // self.first)
+        b = 2 * self.first - self.growth
+        step = (isqrt(b * b + 8 * self.growth * ahead) - b) // (2 * self.growth)
+        step = max(step, 1)
+        while self.end(step) < time:
+            step += 1
+        return step
 
 
 Chunks = list[tuple[Sequence, int]]

@@ -36,6 +36,7 @@ UNDISTURBED = (
     "wait_tokens", "wait_blocks", "wait_reserve", "wait_seats",
 )  # fmt: skip
 """What is written of a request that nothing happened to but waiting and being served."""
+_UNDISTURBED_WAITS = slice(Answer.TOKENS.value, Answer.LANE.value)
 NO_WAITS = (0,) * len(Answer)
 _HEAD = slice(Answer.TOKENS.value, Answer.BATCH.value + 1)
 """A sequence's clocks at the head of the queue, in the order of `WAITS`."""
@@ -141,7 +142,7 @@ class RequestLog:
         self._undisturbed.add(
             (
                 seq.index, seq.first_scheduled, seq.boundary, seq.first_token, now, seq.goal,
-                seq.declared, *waits[Answer.TOKENS.value : Answer.LANE.value],
+                seq.declared, *waits[_UNDISTURBED_WAITS],
             )
         )  # fmt: skip
 

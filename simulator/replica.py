@@ -333,7 +333,7 @@ class Replica:
         """The leap that begins now: how many steps may equal this one."""
         self.check(duration, now)
         step, stable, prices = self.step, self._stable, self._prices
-        leap = Leap(now, duration, 0, 1)
+        leap = Leap(now, duration, 0, 1, [])
         if not (step.steady and stable and prices and self._leap and self.executor.ahead):
             return leap
         until = self.horizon + 1

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -136,20 +138,28 @@ class Trace:
 
     def requests(self) -> Iterator[Request]:
         """Rows in order, as Python scalars."""
-        columns = (
-            self.arrival, self.prompt, self.output, self.declared,
-            self.priority, self.tenant, self.session, self.after,
-        )  # fmt: skip
-        identified = bool(len(self.content_offsets))
+        make = partial(tuple.__new__, Request)
         # Chunked: a million rows as Python ints at once would cost hundreds of megabytes.
         for begin in range(0, len(self), 65536):
-            block = zip(*(c[begin : begin + 65536].tolist() for c in columns), strict=True)
-            for index, row in enumerate(block, begin):
-                arrival, prompt, output, declared, priority, tenant, session, after = row
-                yield Request(
-                    index, arrival, prompt, output, declared, priority, self.tenants[tenant],
-                    session, after, self.content(index) if identified else (),
-                )  # fmt: skip
+            end = min(begin + 65536, len(self))
+            arrival, prompt, output, declared, priority, tenant, session, after = (
+                column[begin:end].tolist()
+                for column in (
+                    self.arrival, self.prompt, self.output, self.declared,
+                    self.priority, self.tenant, self.session, self.after,
+                )
+            )  # fmt: skip
+            rows = range(begin, end)
+            content = map(self.content, rows) if len(self.content_offsets) else repeat(())
+            tenants = map(self.tenants.__getitem__, tenant)
+            # Rows of a million requests: put together without a call for each.
+            yield from map(
+                make,
+                zip(
+                    rows, arrival, prompt, output, declared, priority, tenants, session, after,
+                    content, strict=False,
+                ),
+            )  # fmt: skip
 
     def with_notes(self, *notes: str) -> Trace:
         """The same rows with further notes."""
