@@ -53,6 +53,8 @@ class ReplicaSteps:
         self._leap = leaps.column
         self._times = leaps.column("steps")
         self._first = np.cumsum(self._times) - self._times
+        self._of = np.repeat(np.arange(len(self._times), dtype=np.int32), self._times)
+        """Of each step: which leap it is part of."""
         self._grown = np.frombuffer(grown, dtype=np.int32).astype(np.int64)
         self._extra = np.frombuffer(extra, dtype=np.int64)
         self._queued = np.frombuffer(queued, dtype=np.int64)
@@ -67,16 +69,20 @@ class ReplicaSteps:
         return self._each(name) if make is None else make(self)
 
     def _each(self, name: str) -> Ints:
-        return np.repeat(self._leap(name), self._times)
+        return self._spread(self._leap(name))
+
+    def _spread(self, per_leap: Ints) -> Ints:
+        """The value of its leap, for every step."""
+        return per_leap.take(self._of)
 
     def _nth(self) -> Ints:
         """Number of the step in its leap, from 0."""
-        return np.arange(self.rows, dtype=np.int64) - np.repeat(self._first, self._times)
+        return np.arange(self.rows, dtype=np.int64) - self._spread(self._first)
 
     def _since(self, per_step: Ints) -> Ints:
         """Running sum within each leap, from 0 at its first step: `per_step` is 0 there."""
         total = np.cumsum(per_step)
-        total -= np.repeat(total[self._first], self._times) if self.rows else 0
+        total -= self._spread(total[self._first]) if self.rows else 0
         return total
 
     def _further(self, values: Ints) -> Ints:
@@ -105,7 +111,7 @@ class ReplicaSteps:
     def start(self) -> Ints:
         duration = self.duration()
         before = np.cumsum(duration) - duration
-        before -= np.repeat(before[self._first], self._times) if self.rows else 0
+        before -= self._spread(before[self._first]) if self.rows else 0
         before += self._each("start")
         return before
 
@@ -116,8 +122,8 @@ class ReplicaSteps:
         if self._prices is None:
             return np.zeros(self.rows, dtype=np.int64)
         first, growth = _beyond_decodes(self._leap, self._prices)
-        beyond = np.repeat(growth, self._times) * self._nth()
-        beyond += np.repeat(first, self._times)
+        beyond = self._spread(growth) * self._nth()
+        beyond += self._spread(first)
         np.maximum(beyond, 0, out=beyond)
         return beyond
 
@@ -128,14 +134,14 @@ class ReplicaSteps:
         leap = self._leap
         finished = leap("finished")
         flow = leap("admitted") - leap("preempted") - finished
-        return np.repeat(np.cumsum(flow) + finished, self._times)
+        return self._spread(np.cumsum(flow) + finished)
 
     def waiting(self) -> Ints:
         start = self.start()
         waiting = np.searchsorted(self._queued, start, side="right")
         waiting -= np.searchsorted(self._withdrawn, start, side="right")
         gone = np.cumsum(self._leap("admitted") - self._leap("preempted"))
-        waiting -= np.repeat(gone, self._times)
+        waiting -= self._spread(gone)
         return waiting
 
     def free_blocks(self) -> Ints:
