@@ -113,7 +113,7 @@ def interpolate(table: Table, x: int) -> int:
     return y0 + (y1 - y0) * (x - x0) // (x1 - x0)
 
 
-MOST_KNOWN = 1 << 16
+MOST_KNOWN = 1 << 14
 """Values of `StepTime.by_counts` that are kept."""
 
 

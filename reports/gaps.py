@@ -7,6 +7,8 @@ tokens there were.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,17 +33,20 @@ class Gaps:
         steps, spells, stalls = records.steps, records.spells, records.stalls
         ticks = column(steps, "tick")
         ticking = ticks >= 0
-        replica = column(steps, "replica")[ticking]
-        end = (column(steps, "start") + column(steps, "duration"))[ticking]
-        if np.any(np.diff(replica) < 0):
+        replica = column(steps, "replica")
+        if np.any(replica[1:] < replica[:-1]):
             raise ValueError("steps: rows are not ordered by replica")
+        counts = np.bincount(replica[ticking], minlength=1)
+        del replica
+        end = column(steps, "start") + column(steps, "duration")
+        end, ticks = end[ticking], ticks[ticking]
         self.gap: Ints = np.diff(end, prepend=end[:1])
         """Picoseconds, one per tick of all replicas; that of a replica's first tick has none."""
-        counts = np.bincount(replica, minlength=1)
         offsets = np.concatenate([[0], np.cumsum(counts)])
         self.gap[offsets[:-1][counts > 0]] = 0
-        if np.any(ticks[ticking] != np.arange(len(end)) - offsets[replica]):
-            raise ValueError("steps: ticks of a replica are not numbered 0, 1, …")
+        for first, last in pairwise(offsets.tolist()):
+            if np.any(ticks[first:last] != np.arange(last - first)):
+                raise ValueError("steps: ticks of a replica are not numbered 0, 1, …")
         home = column(spells, "replica")
         if np.any(home >= len(counts)):
             raise ValueError(f"spells: replica {int(home.max())} has no ticks")
@@ -96,6 +101,8 @@ class Gaps:
             kept = chosen[self.spell_row]
             first, last, stall = first[kept], last[kept], stall[chosen[self.stall_row]]
         seen = self._seen(first, last)
+        if not len(stall):
+            return Distribution(self.gap, seen)
         weights = np.concatenate([seen, np.ones(len(stall), dtype=np.int64)])
         return Distribution(np.concatenate([self.gap, stall]), weights)
 

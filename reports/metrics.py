@@ -399,7 +399,8 @@ def _plain(value: Any) -> Any:
 def _over_time(run: Latencies, values: NDArray[Any]) -> float:
     """Sum of value · step duration, in floating point: the exact sum can pass 2⁶³."""
     duration = column(run.records.steps, "duration").astype(np.float64)
-    return float(np.sum(duration * values))
+    duration *= values
+    return float(np.sum(duration))
 
 
 def _ratio(part: float, whole: float) -> float | None:

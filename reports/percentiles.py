@@ -60,9 +60,11 @@ class Distribution:
             return
         # Millions of steps come here: no more copies than need be.
         order = np.argsort(values)
-        if not weights.all():
-            order = order[weights[order] > 0]
         self.values, self.ranks = values[order], weights[order]
+        del order
+        if not self.ranks.all():
+            kept = self.ranks > 0
+            self.values, self.ranks = self.values[kept], self.ranks[kept]
         np.cumsum(self.ranks, out=self.ranks)
 
     @property
@@ -87,7 +89,8 @@ class Distribution:
     def mean(self) -> float | None:
         if not self.count:
             return None
-        weights = np.diff(self.ranks, prepend=0).astype(np.float64)
+        weights = self.ranks.astype(np.float64)
+        np.subtract(self.ranks[1:], self.ranks[:-1], out=weights[1:], casting="unsafe")
         weights *= self.values
         return float(np.sum(weights) / self.count)
 

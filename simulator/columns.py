@@ -53,11 +53,17 @@ class Columns:
         self._packed += len(rows)
         rows.clear()
 
-    def column(self, name: str) -> Ints:
-        """All values of one column so far, in the order of writing; a new array."""
+    @property
+    def packs(self) -> int:
+        """How many times rows became arrays."""
+        return len(self._parts[0])
+
+    def column(self, name: str, packs: slice = slice(None)) -> Ints:
+        """The values of one column, in the order of writing, of all rows or of some `packs`; a
+        new array."""
         self.pack()
-        parts = self._parts[self.names.index(name)]
-        out = np.empty(self._packed, dtype=np.int64)
+        parts = self._parts[self.names.index(name)][packs]
+        out = np.empty(sum(map(len, parts)), dtype=np.int64)
         return np.concatenate(parts, out=out) if parts else out
 
     def clear(self) -> None:

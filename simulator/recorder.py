@@ -18,7 +18,7 @@ from simulator.columns import Columns
 from simulator.leap import Leap
 from simulator.sequence import Sequence
 from simulator.step import StepBuilder
-from simulator.unroll import LEAP_COLUMNS, Outside, ReplicaSteps, joined, steps_frame
+from simulator.unroll import LEAP_COLUMNS, Outside, ReplicaSteps, steps_frame
 from traces.records import (
     REQUEST_COLUMNS,
     SPELL_COLUMNS,
@@ -182,14 +182,16 @@ class RequestLog:
         return len(self._rows) + len(self._undisturbed)
 
     def frame(self) -> pd.DataFrame:
-        """Rows in trace order."""
+        """Rows in trace order. The log is spent."""
         rows, short = self._rows, self._undisturbed
         request = np.concatenate([rows.column("request"), short.column("request")])
         order = np.argsort(request, kind="stable")
         derived = _Derived(self._trace, self._block_size, short)
         columns: dict[str, Any] = {}
         for name in REQUEST_COLUMNS:
-            columns[name] = np.concatenate([rows.column(name), derived.column(name)])[order]
+            values = np.concatenate([rows.column(name), derived.column(name)])
+            # Untouched zeros take no memory: most columns of a million requests are nothing but.
+            columns[name] = values[order] if values.any() else np.zeros(len(values), np.int64)
         for name, codes in self._codes.items():
             values = np.concatenate([rows.column(name), derived.codes(name, codes, self.lane)])
             texts = sorted(codes)
@@ -197,6 +199,8 @@ class RequestLog:
             columns[name] = pd.Categorical.from_codes(
                 place[values[order]], categories=pd.Index(texts)
             )
+        rows.clear()
+        short.clear()
         return pd.DataFrame(columns, copy=False)
 
 
@@ -254,18 +258,10 @@ def collect(
     prices: StepTime | None,
     about: dict[str, Any],
 ) -> Records:
-    """Join the columns of all replicas into `Records`."""
+    """Join the columns of all replicas into `Records`. What was logged of requests is spent."""
     replicas = [log.steps(outside, prices) for log in logs]
-    weight = joined(replicas, "duration").astype(np.float64)
-    size = logs[0].block_size
-    pools = np.array([step.pool.blocks for step in steps], dtype=np.int64)
-    used = pools[joined(replicas, "replica")] - joined(replicas, "free_blocks")
-    allocated = size * float(used @ weight)
-    unused = float(joined(replicas, "unused") @ weight)
-    idle = size * float(joined(replicas, "idle_held") @ weight)
     about |= {
-        "waste_share": unused / allocated if allocated else 0.0,
-        "idle_held_share": idle / allocated if allocated else 0.0,
+        **_shares(replicas, [step.pool.blocks for step in steps]),
         "needless_evictions": sum(log.needless for log in logs),
         "fragmented_wait_s": sum(log.fragmented for log in logs) / PS_PER_S,
         "swaps": sum(step.swaps for step in steps),
@@ -279,12 +275,29 @@ def collect(
     )
 
 
+def _shares(replicas: list[ReplicaSteps], pools: list[int]) -> dict[str, float]:
+    """Allocated but unused slots, and blocks held by who got no token, over time."""
+    allocated = unused = idle = 0.0
+    for steps, blocks in zip(replicas, pools, strict=True):
+        for window in steps.windows:
+            weight = window.column("duration").astype(np.float64)
+            used = blocks - window.column("free_blocks")
+            allocated += steps.block_size * float(used @ weight)
+            unused += float(window.column("unused") @ weight)
+            idle += steps.block_size * float(window.column("idle_held") @ weight)
+    if not allocated:
+        return {"waste_share": 0.0, "idle_held_share": 0.0}
+    return {"waste_share": unused / allocated, "idle_held_share": idle / allocated}
+
+
 def _joined(names: tuple[str, ...], parts: list[Columns]) -> pd.DataFrame:
-    """The rows of all replicas, one replica after the other."""
+    """The rows of all replicas, one replica after the other. The parts are spent."""
     columns = {
         name: np.repeat(np.arange(len(parts)), [len(part) for part in parts])
         if name == "replica"
         else np.concatenate([part.column(name) for part in parts])
         for name in names
     }
+    for part in parts:
+        part.clear()
     return pd.DataFrame(columns, copy=False)

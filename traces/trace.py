@@ -112,8 +112,11 @@ class Trace:
         rows = next((len(value) for value in given.values() if np.ndim(value)), 1)
         for name, value in neutral.items():
             given[name] = columns.pop(name, value)
+        # An array is copied; one value for all takes no more room than that.
         full: dict[str, Any] = {
-            name: np.array(np.broadcast_to(np.asarray(value, dtype=np.int64), rows))
+            name: np.array(np.broadcast_to(value, rows), dtype=np.int64)
+            if np.ndim(value)
+            else np.broadcast_to(np.asarray(value, dtype=np.int64), rows)
             for name, value in given.items()
         }
         for name in ("content_offsets", "content_stream", "content_start", "content_tokens"):
