@@ -100,11 +100,11 @@ class Gaps:
         if chosen is not None:
             kept = chosen[self.spell_row]
             first, last, stall = first[kept], last[kept], stall[chosen[self.stall_row]]
-        seen = self._seen(first, last)
+        weights = self._seen(first, last)
         if not len(stall):
-            return Distribution(self.gap, seen)
-        weights = np.concatenate([seen, np.ones(len(stall), dtype=np.int64)])
-        return Distribution(np.concatenate([self.gap, stall]), weights)
+            return Distribution(self.gap, weights)
+        once = np.ones(len(stall), dtype=np.int64)
+        return Distribution(np.concatenate([self.gap, stall]), np.concatenate([weights, once]))
 
     def weights(self) -> Ints:
         """How many requests saw the gap of each tick."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from reports.clocks import Clocks
 from reports.gaps import Gaps, column
 from reports.percentiles import Distribution
+from reports.step_sums import StepSums, step_sums
 from traces.records import Records
 from traces.trace import PS_PER_S
 
@@ -103,15 +104,18 @@ class Latencies:
         return self.gaps.pooled()
 
     @cached_property
+    def steps(self) -> StepSums:
+        """What the steps add up to."""
+        seats = self.slots // self.replicas if self.slots else None
+        return step_sums(self.records.steps, blocks=self.about.get("blocks") or 0, seats=seats)
+
+    @cached_property
     def step_end(self) -> int:
         """End of the last step; 0 where there is none."""
         if not len(self.records.steps):
             return 0
-        return int((column(self.records.steps, "start") + self._durations).max())
-
-    @cached_property
-    def _durations(self) -> Ints:
-        return column(self.records.steps, "duration")
+        steps = self.records.steps
+        return int((column(steps, "start") + column(steps, "duration")).max())
 
     @cached_property
     def wall(self) -> int:

@@ -75,7 +75,6 @@ from numpy.typing import NDArray
 from reports.attainment import attainment
 from reports.confidence import stationarity
 from reports.dialects import METRICS, latency_summaries
-from reports.gaps import column
 from reports.latencies import Latencies
 from traces.records import Records
 from traces.sla import Sla
@@ -251,14 +250,12 @@ def _preemptions(run: Latencies, chosen: Bools) -> dict[str, Any]:
 
 
 def _kv(run: Latencies) -> dict[str, Any]:
-    blocks, steps = run.about.get("blocks"), run.records.steps
+    blocks, steps = run.about.get("blocks"), run.steps
     used: dict[str, float | None] = {"peak_used_share": None, "mean_used_share": None}
-    if blocks and len(steps):
-        free = column(steps, "free_blocks")
-        taken = _over_time(run, blocks - free)
+    if blocks and steps.least_free is not None:
         used = {
-            "peak_used_share": 1 - int(free.min()) / blocks,
-            "mean_used_share": _ratio(taken, float(blocks) * run.replicas * run.wall),
+            "peak_used_share": 1 - steps.least_free / blocks,
+            "mean_used_share": _ratio(steps.used, float(blocks) * run.replicas * run.wall),
         }
     return {
         "blocks": blocks,
@@ -269,31 +266,26 @@ def _kv(run: Latencies) -> dict[str, Any]:
 
 
 def _batch(run: Latencies) -> dict[str, float | None]:
-    steps = run.records.steps
-    running = column(steps, "running")
-    busy = _over_time(run, running)
-    tokens = int(column(steps, "prefill_tokens").sum() + column(steps, "decodes").sum())
+    steps = run.steps
     found: dict[str, float | None] = {
-        "mean_running": _ratio(busy, float(run.replicas * run.wall)),
-        "mean_tokens": _ratio(tokens, len(steps)),
+        "mean_running": _ratio(steps.running, float(run.replicas * run.wall)),
+        "mean_tokens": _ratio(steps.tokens, steps.count),
         "slot_utilisation": None,
         "seats_bound_share": None,
     }
     if run.slots:
-        full = (running >= run.slots // run.replicas) & (column(steps, "waiting") > 0)
-        found["slot_utilisation"] = _ratio(busy, float(run.slots * run.wall))
-        found["seats_bound_share"] = _ratio(_over_time(run, full), float(run.replicas * run.wall))
+        found["slot_utilisation"] = _ratio(steps.running, float(run.slots * run.wall))
+        found["seats_bound_share"] = _ratio(steps.full, float(run.replicas * run.wall))
     return found
 
 
 def _steps(run: Latencies) -> dict[str, Any]:
-    steps = run.records.steps
-    total = int(column(steps, "duration").sum())
+    steps = run.steps
     return {
-        "count": len(steps),
-        "busy_share": _ratio(total, run.replicas * run.wall),
-        "mean_s": _ratio(total / PS_PER_S, len(steps)),
-        "host_share": _ratio(int(column(steps, "host").sum()), total),
+        "count": steps.count,
+        "busy_share": _ratio(steps.time, run.replicas * run.wall),
+        "mean_s": _ratio(steps.time / PS_PER_S, steps.count),
+        "host_share": _ratio(steps.host, steps.time),
     }
 
 
@@ -324,8 +316,7 @@ def _replica(run: Latencies, replica: int) -> dict[str, Any]:
 
 def _outside(run: Latencies) -> float | None:
     """Share of step time whose shape lies outside the grid of the profile."""
-    outside = column(run.records.steps, "outside")
-    return _ratio(_over_time(run, outside), int(column(run.records.steps, "duration").sum()))
+    return _ratio(run.steps.outside, run.steps.time)
 
 
 def _notes(run: Latencies, summary: dict[str, Any], judged: str) -> list[str]:
@@ -394,13 +385,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _over_time(run: Latencies, values: NDArray[Any]) -> float:
-    """Sum of value · step duration, in floating point: the exact sum can pass 2⁶³."""
-    duration = column(run.records.steps, "duration").astype(np.float64)
-    duration *= values
-    return float(np.sum(duration))
 
 
 def _ratio(part: float, whole: float) -> float | None:

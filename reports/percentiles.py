@@ -46,6 +46,19 @@ def percentile(values: Numbers, share: float) -> float | None:
     return float(np.partition(values, rank - 1)[rank - 1])
 
 
+def _sorted_together(values: Numbers, weights: Numbers, bits: int) -> tuple[Numbers, Numbers]:
+    """Values in order, and their ranks: value and weight (of so many bits) share a number."""
+    both = values << bits
+    both |= weights
+    if not weights.all():
+        both = both[weights > 0]
+    both.sort()
+    ranks = both & ((1 << bits) - 1)
+    np.cumsum(ranks, out=ranks)
+    both >>= bits
+    return both, ranks
+
+
 class Distribution:
     """Values with whole-number weights, sorted: percentiles, mean and CDF of a weighted sample."""
 
@@ -59,13 +72,14 @@ class Distribution:
             self.values, self.ranks = np.sort(values), np.arange(1, len(values) + 1)
             return
         # Millions of steps come here: no more copies than need be.
+        bits = int(weights.max(initial=0)).bit_length()
+        limit = 1 << (63 - bits)
+        if len(values) and values.dtype == np.int64 and 0 <= values.min() <= values.max() < limit:
+            self.values, self.ranks = _sorted_together(values, weights, bits)
+            return
         order = np.argsort(values)
-        self.values, self.ranks = values[order], weights[order]
-        del order
-        if not self.ranks.all():
-            kept = self.ranks > 0
-            self.values, self.ranks = self.values[kept], self.ranks[kept]
-        np.cumsum(self.ranks, out=self.ranks)
+        order = order[weights[order] > 0]
+        self.values, self.ranks = values[order], np.cumsum(weights[order])
 
     @property
     def count(self) -> int:

@@ -13,8 +13,8 @@ from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, Validation
 
 from calibration.step_time import StepTime
 from simulator.policy_names import policy_class
-from simulator.settings_file import ScenarioError, Section
-from traces.settings import nearest
+from simulator.settings_file import ScenarioError, Section, whole
+from traces.settings import unknown
 from traces.trace import to_ps
 
 if TYPE_CHECKING:
@@ -171,17 +171,18 @@ class PolicySettings(Section):
         chosen = policy_class(self.kind)
         hints = get_type_hints(chosen)
         known = [field.name for field in dataclasses.fields(chosen) if field.init]
-        for name, value in self.settings.items():
+        settings = {name: whole(value, hints.get(name)) for name, value in self.settings.items()}
+        for name, value in settings.items():
             if name not in known:
                 raise ScenarioError(
-                    f"policy.{name}: unknown key of {self.kind}{nearest(name, known)}"
+                    f"policy.{name}: unknown key of {self.kind}{unknown(name, known)}"
                 )
             try:
                 TypeAdapter(hints[name]).validate_python(value, strict=True)
             except ValidationError as error:
                 said = error.errors()[0]["msg"].replace("Input should be", "expected")
                 raise ScenarioError(f"policy.{name} = {value!r}: {said}") from None
-        built: Policy = chosen(**self.settings)
+        built: Policy = chosen(**settings)
         return built
 
     def resolved(self) -> PolicySettings:

@@ -6,12 +6,12 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
-from traces.settings import nearest
+from traces.settings import unknown
 
 
 class ScenarioError(ValueError):
@@ -22,6 +22,24 @@ class Section(BaseModel):
     """A table of settings: frozen, checked once, unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _whole(cls, value: Any, info: ValidationInfo) -> Any:
+        return whole(value, cls.model_fields[info.field_name or ""].annotation)
+
+
+def whole(value: Any, wanted: Any) -> Any:
+    """The value; where a whole number is `wanted`, and no other, 1e6 is 1000000."""
+    if isinstance(value, list):
+        return [whole(one, wanted) for one in value]
+    asked = _among(int, wanted) and not _among(float, wanted)
+    return int(value) if asked and isinstance(value, float) and value.is_integer() else value
+
+
+def _among(kind: type, wanted: Any) -> bool:
+    """Whether a type, as annotations put it together, takes a `kind`."""
+    return wanted is kind or any(_among(kind, part) for part in get_args(wanted))
 
 
 def one_line(error: Exception) -> str:
@@ -107,7 +125,7 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     path = [str(part) for part in first["loc"]]
     name = ".".join(path)
     if first["type"] == "extra_forbidden":
-        return f"{name}: unknown key{nearest(path[-1], _fields_at(model, path[:-1]))}"
+        return f"{name}: unknown key{unknown(path[-1], _fields_at(model, path[:-1]))}"
     if first["type"] == "missing":
         return f"{name}: missing"
     said = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")

@@ -7,7 +7,7 @@ report looks at a few columns at a time: so each column is made anew when somebo
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,8 +93,6 @@ class Window:
         times = self._leap("steps")
         self._of = np.repeat(np.arange(len(times), dtype=np.int32), times)
         """Of each step: which leap it is part of."""
-        self._first = np.cumsum(times) - times
-        """Of each leap: its first step."""
         self._count = len(self._of)
         begin = before.rows.stop if before else 0
         self.rows: slice = slice(begin, begin + self._count)
@@ -124,6 +122,12 @@ class Window:
     def _spread(self, per_leap: Ints) -> Ints:
         """The value of its leap, for every step."""
         return per_leap.take(self._of)
+
+    @property
+    def _first(self) -> Ints:
+        """Of each leap: its first step."""
+        times = self._leap("steps")
+        return np.cumsum(times) - times
 
     def _nth(self) -> Ints:
         """Number of the step in its leap, from 0."""
@@ -265,7 +269,15 @@ def steps_frame(replicas: list[ReplicaSteps]) -> ColumnFrame:
         names=tuple(STEP_COLUMNS),
         rows=sum(replica.rows for replica in replicas),
         make=lambda name: joined(replicas, name),
+        parts=lambda names: parts(replicas, names),
     )
+
+
+def parts(replicas: list[ReplicaSteps], names: tuple[str, ...]) -> Iterator[tuple[Ints, ...]]:
+    """The columns `names`, some steps at a time."""
+    for replica in replicas:
+        for window in replica.windows:
+            yield tuple(map(window.column, names))
 
 
 def joined(replicas: list[ReplicaSteps], name: str) -> Ints:

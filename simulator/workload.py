@@ -15,7 +15,7 @@ from simulator.sections import TraceSettings
 from simulator.settings_file import ScenarioError
 from traces.readers import read_trace
 from traces.select import scale_rate, window, with_declared
-from traces.settings import nearest
+from traces.settings import unknown
 from traces.synthesize import Workload, synthesize
 from traces.trace import Trace
 
@@ -40,7 +40,7 @@ def check_load(settings: TraceSettings) -> None:
             more = "; scale a recorded rate with scale_rate" if name == "rate" else ""
             raise ScenarioError(f"trace.{name}: is for synthetic load, but trace.file is set{more}")
         known = list(TraceSettings.model_fields)
-        raise ScenarioError(f"trace.{name}: unknown key{nearest(name, known)}")
+        raise ScenarioError(f"trace.{name}: unknown key{unknown(name, known)}")
 
 
 def load_trace(settings: TraceSettings, seed: int, room: int) -> Trace:

@@ -97,9 +97,15 @@ class ColumnFrame:
     """
 
     def __init__(
-        self, names: tuple[str, ...], rows: int, make: Callable[[str], NDArray[np.int64]]
+        self,
+        names: tuple[str, ...],
+        rows: int,
+        make: Callable[[str], NDArray[np.int64]],
+        parts: Callable[[tuple[str, ...]], Iterator[tuple[NDArray[np.int64], ...]]],
     ) -> None:
+        """`make` gives a whole column, `parts` several columns by some rows at a time."""
         self.columns = pd.Index(names)
+        self.parts = parts
         self._rows = rows
         self._make = make
 

@@ -27,6 +27,29 @@ def load(kind: Any, table: Any, where: str = "") -> Any:
         raise ValueError(explain(error, kind, where)) from None
 
 
+ALSO_CALLED = {
+    "seats": "engine.max_running",
+    "batch_size": "engine.max_running",
+    "max_batch_size": "engine.max_running",
+    "max_num_seqs": "engine.max_running",
+    "max_running_requests": "engine.max_running",
+    "blocks": "engine.kv_tokens",
+    "num_gpu_blocks": "engine.kv_tokens",
+    "max_total_tokens": "engine.kv_tokens",
+    "page_size": "engine.block_size",
+    "watermark": "engine.reserve",
+    "enable_prefix_caching": "engine.prefix_cache",
+    "gpu": "engine.profile",
+    "model": "engine.profile",
+    "max_num_batched_tokens": "policy.token_budget",
+    "chunked_prefill_size": "policy.token_budget",
+    "qps": "trace.rate",
+    "request_rate": "trace.rate",
+    "num_prompts": "trace.requests",
+}
+"""What engines and load generators call a setting, and which of ours it is."""
+
+
 def explain(error: ValidationError, kind: Any, where: str = "") -> str:
     """The first problem of a pydantic error as one line."""
     # A misspelt key also makes the right one missing: the misspelling is the cause.
@@ -37,7 +60,7 @@ def explain(error: ValidationError, kind: Any, where: str = "") -> str:
     name = ".".join(filter(None, [where, *shown]))
     match problem["type"]:
         case "unexpected_keyword_argument" | "extra_forbidden":
-            return f"{name}: unknown key{nearest(path[-1], known)}"
+            return f"{name}: unknown key{unknown(path[-1], known)}"
         case "missing" | "missing_argument" | "missing_keyword_only_argument":
             return f"{name}: missing"
         case "union_tag_invalid":
@@ -63,6 +86,15 @@ def nearest(name: str, known: list[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     guess = f"; did you mean {close[0]!r}?" if close else ""
     return f"{guess} (known: {', '.join(known)})"
+
+
+def unknown(key: str, known: list[str]) -> str:
+    """The same about an unknown key, which may be another tool's name for one of ours."""
+    ours = ALSO_CALLED.get(key.replace("-", "_"))
+    if any(key.startswith(name) for name in known):  # static has a `batch`
+        ours = None
+    listed = f" (known: {', '.join(known)})" if known else ""
+    return f"; did you mean {ours!r}?{listed}" if ours else nearest(key, known)
 
 
 _UNKNOWN = "unexpected_keyword_argument"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,17 @@ FormatOption = Annotated[Format, typer.Option("--format", help="How results are 
 MetricsOption = Annotated[
     str, typer.Option("--metrics", help="Definitions of batchlab, vllm, aiperf or guidellm.")
 ]
+
+
+def whole_number(text: str) -> int:
+    """The `parser` of options that count: a whole number, also written as 1e6."""
+    try:
+        number = Decimal(text)
+        if number == int(number):
+            return int(number)
+    except (ArithmeticError, ValueError):  # no number, or none that is finite
+        pass
+    raise typer.BadParameter(f"{text}, expected a whole number, such as 1000 or 1e3")
 
 
 def _some(workers: int) -> int:
@@ -51,6 +63,10 @@ def _flag(name: str, panel: str, help: str, **more: Any) -> Any:
     return typer.Option(name, rich_help_panel=panel, help=help, show_default=False, **more)
 
 
+def _count(name: str, panel: str, help: str) -> Any:
+    return _flag(name, panel, help, parser=whole_number, metavar="<int>")
+
+
 def scenario_from(
     scenario: Annotated[
         Path | None, typer.Argument(help="A TOML file (docs/settings.md).", show_default=False)
@@ -62,14 +78,14 @@ def scenario_from(
     rate: Annotated[
         float | None, _flag("--rate", LOAD, "Requests per second of a synthetic load.")
     ] = None,
-    seed: Annotated[int | None, _flag("--seed", LOAD, "Seed of all that is random.")] = None,
+    seed: Annotated[int | None, _count("--seed", LOAD, "Seed of all that is random.")] = None,
     start: Annotated[
         str | None, _flag("--start", LOAD, 'Leave out what arrives before, such as "10min".')
     ] = None,
     duration: Annotated[
         str | None, _flag("--duration", LOAD, "Only what arrives within this time.")
     ] = None,
-    limit: Annotated[int | None, _flag("--limit", LOAD, "Only this many requests.")] = None,
+    limit: Annotated[int | None, _count("--limit", LOAD, "Only this many requests.")] = None,
     scale_rate: Annotated[
         float | None, _flag("--scale-rate", LOAD, "Replay this many times as fast.")
     ] = None,
@@ -83,14 +99,14 @@ def scenario_from(
         str | None, _flag("--policy", ENGINE, "By name (batchlab policy list), or mine.py:Mine.")
     ] = None,
     token_budget: Annotated[
-        int | None, _flag("--token-budget", ENGINE, "Tokens a step at most.")
+        int | None, _count("--token-budget", ENGINE, "Tokens a step at most.")
     ] = None,
-    block_size: Annotated[int | None, _flag("--block-size", ENGINE, "Tokens a KV block.")] = None,
+    block_size: Annotated[int | None, _count("--block-size", ENGINE, "Tokens a KV block.")] = None,
     profile: Annotated[
         str | None, _flag("--profile", ENGINE, "Cost curve by name, or a file.")
     ] = None,
     replicas: Annotated[
-        int | None, _flag("--replicas", ENGINE, "Engines behind the router.")
+        int | None, _count("--replicas", ENGINE, "Engines behind the router.")
     ] = None,
     router: Annotated[
         str | None, _flag("--router", ENGINE, "Who takes a request (docs/fleet.md).")
