@@ -196,15 +196,18 @@ def cruise(replica: Replica, world: Outlook, prices: StepTime, now: int) -> tupl
                 most = (todo - 1) // amount
             until = beyond if queue or arrival > beyond else arrival
             if most > 1 and end < until:
-                growth = prices.growth(prefill, single, squares)
+                growth = prices.growth(prefill, single, squares) if fed else alone_ps * single
                 leap = Leap(now, first, growth, most, [])
                 lengthen(leap, group if decodes else None, fed, size, free - floor, until)
                 if counts_blocks:
                     count_blocks(leap, prices, turned, [0] * leap.steps, until)
-                if leap.steps > 1 and leap.end(leap.steps) >= beyond:
-                    cut(leap, leap.steps - 1)
-                steps, end = leap.steps, leap.end(leap.steps)
+                steps = leap.steps
                 if steps > 1:
+                    end = leap.end(steps)
+                    if end >= beyond:
+                        steps -= 1
+                        cut(leap, steps)
+                        end = leap.end(steps)
                     log.grew(leap)
                     more = sum(leap.grown)
                     handled += more

@@ -121,7 +121,8 @@ class Window:
 
     def _spread(self, per_leap: Ints) -> Ints:
         """The value of its leap, for every step."""
-        return per_leap.take(self._of)
+        # Twice as fast as with narrow numbers for indices.
+        return per_leap.take(self._of.astype(np.intp))
 
     @property
     def _first(self) -> Ints:
