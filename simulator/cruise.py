@@ -2,8 +2,9 @@
 
 A policy that answers `Stable(in_order=True)` feeds everybody who runs, then admits from the head
 of its one queue until somebody is refused. As long as nobody starves for blocks, what it would do
-follows from counters, without its verbs; and as long as nothing happens outside but that requests
-arrive, a lone replica can go from decision to decision without waking up for each.
+follows from counters, without its verbs. And as long as nothing happens outside but that requests
+arrive, a lone replica goes from decision to decision ahead of the clock, and takes them in itself
+(`Outlook.quiet`); else it sleeps through each leap, and others may cut it.
 
 `cruise` does so on the very sequences, decode group and pool that the verbs work on. Where it
 cannot go on, it stops before the decision, and the policy is asked. The records are the same,
@@ -13,11 +14,15 @@ function because a call costs as much as what it would do: this is where a run s
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import simpy
 
 from calibration.step_time import StepTime
 from policies.base import Answer
+from simulator.clock import SCHEDULES, Wake
 from simulator.columns import CHUNK
 from simulator.leap import FOREVER, Leap, count_blocks, cut, lengthen
 from simulator.sequence import Sequence
@@ -29,12 +34,15 @@ NOTHING, TOKENS, BLOCKS = Answer.OK.value, Answer.TOKENS.value, Answer.BLOCKS.va
 RESERVE, SEATS = Answer.RESERVE.value, Answer.SEATS.value
 
 
-def cruise(replica: Replica, world: Outlook, prices: StepTime, now: int) -> tuple[int, bool]:
+def cruise(
+    replica: Replica, world: Outlook, prices: StepTime, now: int
+) -> Generator[simpy.Event, Any, tuple[int, bool]]:
     """Take decisions from `now` on, as long as they need no policy.
 
     Returns when the next decision is due (ps), and whether the run is over: its step would end
     after the horizon.
     """
+    ahead = world.quiet
     step, log, clients, done = replica.step, replica.log, world.clients, world.done
     group, pool, chunks, engine = step.group, step.pool, step.chunks, step.engine
     queue, running, fresh, due = step.queue.first_come, step.running.members, group.fresh, group.due
@@ -54,8 +62,9 @@ def cruise(replica: Replica, world: Outlook, prices: StepTime, now: int) -> tupl
     free, handled, counted = pool.free, pool.turned, step.turned
     seated, number = step.seated, step.number
     fed_tokens = came = came_tokens = 0
-    arrival = FOREVER if clients.next is None else clients.next
-    done.lane = step.queue.only_name
+    arrival = FOREVER if clients.next is None or not ahead else clients.next
+    lanes = step.queue.lanes
+    done.lane = lane = step.queue.only_name
     over = False
     while True:
         # Whoever runs is fed: decodes by counters, and the one prompt that is not done.
@@ -151,7 +160,7 @@ def cruise(replica: Replica, world: Outlook, prices: StepTime, now: int) -> tupl
                 break
             now = arrival
             while arrival == now:
-                if (new := world.pull(now)) is not None:
+                if (new := world.pull(now, lane)) is not None:
                     new.boundary = now
                     queued.append(now)
                     queue.append(new)
@@ -159,6 +168,7 @@ def cruise(replica: Replica, world: Outlook, prices: StepTime, now: int) -> tupl
                     came_tokens += new.prompt + new.declared
                 arrival = FOREVER if clients.next is None else clients.next
             continue
+        head = queue[0] if why else None
 
         # What the step takes.
         handled += blocks
@@ -195,34 +205,40 @@ def cruise(replica: Replica, world: Outlook, prices: StepTime, now: int) -> tupl
             if fed and (todo - 1) // amount < most:
                 most = (todo - 1) // amount
             until = beyond if queue or arrival > beyond else arrival
+            if not ahead:
+                most = min(most, replica.most)
+                if replica.solo and not queue and world.next is not None and world.next < until:
+                    until = world.next
             if most > 1 and end < until:
                 growth = prices.growth(prefill, single, squares) if fed else alone_ps * single
                 leap = Leap(now, first, growth, most, [])
                 lengthen(leap, group if decodes else None, fed, size, free - floor, until)
                 if counts_blocks:
                     count_blocks(leap, prices, turned, [0] * leap.steps, until)
-                steps = leap.steps
-                if steps > 1:
-                    end = leap.end(steps)
-                    if end >= beyond:
-                        steps -= 1
-                        cut(leap, steps)
-                        end = leap.end(steps)
-                    log.grew(leap)
-                    more = sum(leap.grown)
-                    handled += more
-                    counted = handled
-                    tables += more
-                    if fed:
-                        tables -= -(-(before + amount * steps) // size) - own
+                end = leap.end(leap.steps)
+                if end >= beyond and leap.steps > 1:
+                    cut(leap, leap.steps - 1)
+                    end = leap.end(leap.steps)
+        if not ahead:
+            leap = leap or Leap(now, first, 0, 1, [])
+            yield replica.sleep(leap)
+            replica.awake()
+            end = leap.end(leap.steps)
+        if leap is not None and leap.steps > 1:
+            steps = leap.steps
+            log.grew(leap)
+            more = sum(leap.grown)
+            handled += more
+            counted = handled
+            tables += more
+            if fed:
+                tables -= -(-(before + amount * steps) // size) - own
 
         # Its time passes.
-        if why:
-            seq = queue[0]
-            if seq.first_scheduled < 0:
-                if seq.waits is None:
-                    seq.waits = [0] * len(Answer)
-                seq.waits[why] += end - now
+        if head is not None and head.first_scheduled < 0:
+            if head.waits is None:
+                head.waits = [0] * len(Answer)
+            head.waits[why] += end - now
         unused = held * size - computed - tokens
         scheduled_free, tick, finished = free, -1, 0
         free -= more
@@ -291,13 +307,14 @@ def cruise(replica: Replica, world: Outlook, prices: StepTime, now: int) -> tupl
             if seq.table:
                 pool.unchoose(seq.table)
             del running[seq]
-            if seq.preemptions:
-                seq.fed += seq.prompt + seq.goal - 1 - seq._computed
-                seq._produced, seq.last_token = seq.goal, end
-                seq.peak = max(seq.peak, own)
-                done.left(seq, replica.index, end, seq.reason)
-            else:
+            if ahead and not seq.preemptions:
                 done.undisturbed(seq, end)
+                continue
+            seq.fed += seq.prompt + seq.goal - 1 - seq._computed
+            seq._produced, seq.last_token, seq.group = seq.goal, end, None
+            seq.peak = max(seq.peak, own)
+            if ahead:
+                done.left(seq, replica.index, end, seq.reason)
         rows.append(
             (
                 now, first, growth, steps, prefill, parts, single, area2, context, host,
@@ -311,9 +328,18 @@ def cruise(replica: Replica, world: Outlook, prices: StepTime, now: int) -> tupl
             group.spells.pack()
             done.tell()
         now = end
+        if not ahead:
+            for seq in ending:
+                replica.on_left(seq, replica.index, seq.reason)
+            if replica.env.peek() == now:
+                # What is sent at this very instant is seen by the next schedule.
+                yield Wake(replica.env, SCHEDULES + replica.index, 0)
+            if len(lanes) > 1:
+                break
+            continue
         while arrival <= now:
             at = arrival
-            if (new := world.pull(now)) is not None:
+            if (new := world.pull(now, lane)) is not None:
                 new.boundary = now if leap is None else leap.end(leap.reach(at))
                 queued.append(at)
                 queue.append(new)
@@ -324,11 +350,12 @@ def cruise(replica: Replica, world: Outlook, prices: StepTime, now: int) -> tupl
     if number > step.number:
         step.passed()
     group.size, group.context, group.table = decodes, contexts, tables
-    group.lanes[step.queue.only_name] = decodes
+    group.lanes[lane] = decodes
     pool.free, pool.turned, step.turned = free, handled, counted
     step.seated, step.number = seated, number
     step.service.alone += fed_tokens
-    world.counted(came, came_tokens)
+    if ahead:
+        world.counted(came, came_tokens)
     pending = dict(fed) if over else {}
     for seq in running if over else chunks:
         if seq.group is None:

@@ -184,9 +184,14 @@ class Fleet:
         return read if change is None else min(read, change)
 
     @property
+    def settled(self) -> bool:
+        """Whether no replica is to come or go."""
+        return not self._changes
+
+    @property
     def still(self) -> bool:
         """Whether nothing happens to it by itself."""
-        return not self._changes and not self._refresh
+        return self.settled and not self._refresh
 
     @property
     def growing(self) -> bool:

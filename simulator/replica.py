@@ -41,15 +41,20 @@ class Outlook(Protocol):
         ...
 
     @property
+    def settled(self) -> bool:
+        """Whether no replica comes or goes."""
+        ...
+
+    @property
     def quiet(self) -> bool:
-        """Nothing but arrivals, known beforehand and all for this replica."""
+        """Besides, nothing but arrivals, known beforehand and all for this replica."""
         ...
 
     @property
     def clients(self) -> Clients: ...
     @property
     def done(self) -> RequestLog | None: ...
-    def pull(self, now: int) -> Sequence | None:
+    def pull(self, now: int, lane: str) -> Sequence | None:
         """If quiet: the next request, ahead of the clock; None if it cannot be served."""
         ...
 
@@ -90,9 +95,9 @@ class Replica:
         self._lost = False
         self.engine = engine
         self._outlook = outlook
-        self._on_left = on_left
+        self.on_left = on_left
         self._leap = leap
-        self._solo = solo
+        self.solo = solo
         self.horizon = horizon
         self._prices: StepTime | None = getattr(executor, "step_time", None)
         self.step.withdraws = self._prices is None
@@ -101,7 +106,7 @@ class Replica:
         self._shape = StepShape()
         self._host = 0
         self._plain = False
-        """Blocks have no names and no places, nobody is interrupted: it may `cruise`."""
+        """Blocks have no names and no places, and it is not lost with them: it may `cruise`."""
         self._ranks_apart = engine.rank_evict == "local"
         self._known = (0, 0, 0, 0, 0)
         self._wake: Wake | None = None
@@ -109,7 +114,7 @@ class Replica:
         self._stable: Stable | None = None
         self._heads: list[tuple[Sequence, Answer]] = []
         self._steps = 0
-        self._most = FOREVER if solo else FLEET_LEAP
+        self.most = FOREVER if solo else FLEET_LEAP
 
     # What others do to it
 
@@ -118,7 +123,7 @@ class Replica:
         engine = self.engine
         self._plain = (
             self._leap
-            and self._outlook.quiet
+            and self._outlook.settled
             and isinstance(self.executor, Predicted)
             and self.executor.ahead
             and not (engine.prefix_cache or engine.contiguous or engine.swap_tokens)
@@ -201,7 +206,7 @@ class Replica:
             if self._cruises():
                 self._count_waits(now)
                 assert self._prices is not None
-                now, over = cruise(self, self._outlook, self._prices, now)
+                now, over = yield from cruise(self, self._outlook, self._prices, now)
                 if over:
                     return
                 if now > env.now:
@@ -227,27 +232,33 @@ class Replica:
             vain = 0
             done = executor.run(shape, step.rows)
             leap = self._plan(now, shape, done.duration)
-            end = now + done.duration
-            if end > self.horizon:
+            if now + done.duration > self.horizon:
                 return
-            if leap.steps > 1:
-                end = leap.end(leap.steps)
             self._shape, self._host, self._known = shape, done.host, log.scheduled(step)
-            self._asleep = leap
-            self._wake = wake = Wake(env, STEP_ENDS + self.index, end - now)
-            yield wake
+            yield self.sleep(leap)
             if self._lost:
                 return
-            self._asleep = self._wake = None
+            self.awake()
             now = env.now
             for index in done.stopped:
                 step.stop(index)
             for seq in self._complete(leap, now):
                 executor.forget(seq.index)
-                self._on_left(seq, self.index, seq.reason)
+                self.on_left(seq, self.index, seq.reason)
             if env.peek() == now:
                 # What is sent at this very instant is seen by the next schedule.
                 yield Wake(env, SCHEDULES + self.index, 0)
+
+    def sleep(self, leap: Leap) -> Wake:
+        """An event for the end of `leap`, which others may cut until then."""
+        self._asleep = leap
+        delay = leap.end(leap.steps) - self.env.now
+        self._wake = wake = Wake(self.env, STEP_ENDS + self.index, delay)
+        return wake
+
+    def awake(self) -> None:
+        """The leap is over."""
+        self._asleep = self._wake = None
 
     def _cruises(self) -> bool:
         """Whether the policy need not be asked, as long as `cruise` knows what it would do."""
@@ -340,7 +351,7 @@ class Replica:
         if stable.until is not None:
             until = min(until, stable.until)
         queued = bool(step.queue)
-        if self._solo and (stable.arrivals or not queued):
+        if self.solo and (stable.arrivals or not queued):
             upcoming = self._outlook.next
             if upcoming is not None and upcoming < until:
                 until = upcoming
@@ -350,7 +361,7 @@ class Replica:
             return leap
         group = step.group if step.tick else None
         chunks = [(seq, n) for seq, n in step.fed.items() if seq.group is None]
-        leap.steps = min(self._most, longest(group, chunks))
+        leap.steps = min(self.most, longest(group, chunks))
         if leap.steps <= 1:
             leap.steps = 1
             return leap

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import simpy
 
+from simulator.checks import LawBroken
 from simulator.clients import Clients
 from simulator.clock import OUTSIDE, Clock, Wake
 from simulator.door import RATE, ROOM, Door
@@ -57,6 +58,8 @@ class World:
         """Nothing happens outside but that clients send requests."""
         self.quiet = False
         """Besides, there is one replica, and all sends are known: it may run ahead of the clock."""
+        self.settled = False
+        """No replica comes or goes."""
         self.done = done
         """Where a replica that runs ahead writes down who ended."""
         self._alarm = FOREVER
@@ -67,7 +70,8 @@ class World:
         """Open the door, and start the replicas."""
         self.fleet = fleet
         self._plain = self._door.open and fleet.still and not self.clients.retries
-        lone = len(fleet.members) == 1 and self.done is not None
+        self.settled = self.done is not None and fleet.settled
+        lone = len(fleet.members) == 1 and self.settled
         self.quiet = self._plain and lone and self.clients.open_loop
         self.act()
         for member in fleet.members:
@@ -100,9 +104,9 @@ class World:
 
     # For a replica that runs ahead of the clock (`quiet`)
 
-    def pull(self, now: int) -> Sequence | None:
+    def pull(self, now: int, lane: str) -> Sequence | None:
         """The next request, sent by `now`, before its time comes on the clock; None if it cannot
-        be served. `counted` is to be told of it."""
+        be served. `counted` is to be told of it. Raises `LawBroken` if it is not for `lane`."""
         request = self.clients.take(now)
         assert request is not None
         self.sent += 1
@@ -110,6 +114,11 @@ class World:
         if refusal:
             self._end(seq, -1, request.arrival, refusal)
             return None
+        if seq.lane != lane:
+            raise LawBroken(
+                f"the policy takes all in order (Stable.in_order), and has two lanes: {lane!r} and "
+                f"{seq.lane!r}; expected one"
+            )
         seq.entered, seq.replica = request.arrival, 0
         return seq
 
