@@ -1,10 +1,13 @@
 """How fast a run is: leaping and stepping against the naive loop, in CPU time, interleaved.
 
     python benchmarks/speed.py [--only W1,W3,azure] [--rounds 5] [--naive-rounds 2] [--share 1]
+                               [--remember]
 
 Each figure is the least of several rounds of `process_time`, metrics included; the rounds of
-the three engines take turns, so that a busy machine slows all alike. The last line is one JSON
-object with the same figures.
+the three engines take turns, so that a busy machine slows all alike. A bare SimPy timeout, timed
+between the rounds, says how fast the machine is (`benchmarks/machine.py`); *scaled* figures are
+those of the machine on which the goals were set. The last line is one JSON object with the same
+figures; `--remember` appends them to `benchmarks/history.csv`.
 """
 
 from __future__ import annotations
@@ -22,9 +25,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import naive
+from benchmarks.machine import GOALS_US, remember, timeout_us
 from benchmarks.workloads import WORKLOADS
 from calibration.profile import load_profile
-from calibration.step_time import Done, Predicted, Row, StepShape, StepTime
+from calibration.step_time import Predicted, StepTime
 from policies.base import Policy
 from policies.chunked import Chunked
 from reports.latencies import Latencies
@@ -46,6 +50,10 @@ GOALS = {
 """How many times faster than the naive loop a run shall be."""
 LEAP_GOALS = {"W4": 3.0, "W8": 5.0}
 """How many times faster leaping shall be than stepping."""
+RATE_GOALS = {"W1": 75_000.0}
+"""Requests per CPU second, where the goals were set."""
+REAL_TIME_GOALS = {"azure": 4_000.0}
+"""Simulated ÷ CPU seconds."""
 
 
 @dataclass(frozen=True)
@@ -61,23 +69,6 @@ class Job:
 
     def fast(self, leap: bool) -> Records:
         return simulate(self.trace, self.policy, self.engine, Predicted(self.step_time), leap=leap)
-
-
-class Counting:
-    """An executor that counts how often the engine woke up to run something."""
-
-    ahead = True
-
-    def __init__(self, step_time: StepTime) -> None:
-        self.step_time = step_time
-        self.runs = 0
-
-    def run(self, shape: StepShape, rows: Callable[[], list[Row]]) -> Done:
-        self.runs += 1
-        return Done(self.step_time.price(shape))
-
-    def forget(self, request: int) -> None:
-        pass
 
 
 def jobs(names: list[str], share: float) -> Iterable[Job]:
@@ -105,8 +96,10 @@ def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
 def measured(job: Job, rounds: int, naive_rounds: int) -> dict[str, Any]:
     """The figures of one job; the three engines take turns."""
     times: dict[str, list[float]] = {"naive": [], "step": [], "leap": []}
+    slowness: list[float] = []
     records: dict[str, Records] = {}
     for number in range(max(rounds, naive_rounds)):
+        slowness.append(timeout_us())
         if number < naive_rounds:
             spent, truth = seconds(
                 lambda: naive.run(job.trace, job.policy, job.engine, job.step_time)
@@ -116,12 +109,11 @@ def measured(job: Job, rounds: int, naive_rounds: int) -> dict[str, Any]:
             if number < rounds:
                 spent, records[name] = seconds(lambda leap=leap: summarized(job, leap))  # type: ignore[misc]
                 times[name].append(spent)
+    slowness.append(timeout_us())
     run = records["leap"]
     for column in ("finished", "first_token", "preemptions"):
         if naive_rounds and not (run.requests[column] == truth.requests[column]).all():
             raise SystemExit(f"{job.name}: {column} differs from the naive loop: not comparable")
-    counting = Counting(job.step_time)
-    simulate(job.trace, job.policy, job.engine, counting)
     best = {name: min(spent) for name, spent in times.items() if spent}
     requests, steps = len(job.trace), len(run.steps)
     lasted = int((run.steps.start + run.steps.duration).max()) / PS_PER_S
@@ -137,11 +129,14 @@ def measured(job: Job, rounds: int, naive_rounds: int) -> dict[str, Any]:
         "times_naive_goal": GOALS.get(job.name),
         "times_stepping": best["step"] / best["leap"],
         "times_stepping_goal": LEAP_GOALS.get(job.name),
+        "timeout_us": min(slowness),
         "requests_per_s": requests / best["leap"],
+        "requests_per_s_scaled": requests / best["leap"] * min(slowness) / GOALS_US,
+        "requests_per_s_goal": RATE_GOALS.get(job.name),
         "steps_per_s": steps / best["leap"],
         "output_tokens_per_s": int(run.requests.produced.sum()) / best["leap"],
         "times_real_time": lasted / best["leap"],
-        "events_per_request": (requests + counting.runs) / requests,
+        "times_real_time_goal": REAL_TIME_GOALS.get(job.name),
         "preemptions": int(run.requests.preemptions.sum()),
     }
 
@@ -158,8 +153,10 @@ COLUMNS = (
     ("leap_s", "leap s", "{:.3f}"), ("times_naive", "x naive", "{:.1f}"),
     ("times_naive_goal", "goal", "{:.1f}"), ("times_stepping", "x step", "{:.1f}"),
     ("times_stepping_goal", "goal", "{:.0f}"), ("requests_per_s", "req/s", "{:,.0f}"),
-    ("steps_per_s", "steps/s", "{:,.0f}"), ("times_real_time", "x real time", "{:,.0f}"),
-    ("events_per_request", "events/req", "{:.1f}"), ("preemptions", "preempted", "{:,}"),
+    ("requests_per_s_scaled", "scaled", "{:,.0f}"), ("requests_per_s_goal", "goal", "{:,.0f}"),
+    ("times_real_time", "x real time", "{:,.0f}"), ("times_real_time_goal", "goal", "{:,.0f}"),
+    ("steps_per_request", "steps/req", "{:.1f}"), ("preemptions", "preempted", "{:,}"),
+    ("timeout_us", "timeout us", "{:.2f}"),
 )  # fmt: skip
 
 
@@ -174,6 +171,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="of the fast engine")
     parser.add_argument("--naive-rounds", type=int, default=2, help="of the naive loop; 0 = none")
     parser.add_argument("--share", type=float, default=1.0, help="of each workload's requests")
+    parser.add_argument("--remember", action="store_true", help="append to history.csv")
     options = parser.parse_args()
     chosen = options.only.split(",")
     if unknown := sorted(set(chosen) - set(names)):
@@ -188,6 +186,17 @@ def main() -> None:
         ]
         print(line(cells), flush=True)
     print(json.dumps({"benchmark": "speed", "clock": "process_time", "workloads": figures}))
+    if options.remember:
+        for figure in figures:
+            row = {"case": figure["workload"], "cpu_s": figure["leap_s"]}
+            kept = (
+                "requests",
+                "times_naive",
+                "times_stepping",
+                "requests_per_s",
+                "times_real_time",
+            )
+            remember("speed", figure["timeout_us"], [row | {key: figure[key] for key in kept}])
 
 
 if __name__ == "__main__":
