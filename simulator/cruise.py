@@ -71,6 +71,8 @@ def cruise(
         left = budget - decodes
         if left < 0:
             break
+        # In the letters of `StepShape`: P, F and D are `prefill`, `parts` and `single`; 2A, H, K
+        # and B are `area2`, `reach`, `context` and `held`.
         blocks = grown = due[ticks % size] if decodes else 0
         prefill = parts = area2 = reach = squares = admitted = floor = 0
         single = decodes

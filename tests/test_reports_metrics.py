@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from fractions import Fraction
+from random import Random
 
 import numpy as np
 import pytest
@@ -114,16 +115,28 @@ def test_the_summary_is_plain_json_and_the_same_every_time(seed: int) -> None:
     assert first == again
 
 
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=60), st.integers(1, 100))
-def test_a_weighted_distribution_is_the_repeated_values(values: list[int], share: int) -> None:
-    array = np.array(values)
+@given(
+    st.lists(st.integers(0, 50), min_size=1, max_size=60),
+    st.integers(1, 100),
+    st.sampled_from((1, 10**12, 1 << 57)),  # the last leaves no room for weights beside values
+    st.randoms(use_true_random=False),
+)
+def test_a_weighted_distribution_is_the_repeated_values(
+    values: list[int], share: int, unit: int, random: Random
+) -> None:
+    array = np.array(values) * unit
     kinds, counts = np.unique(array, return_counts=True)
-    weighted, plain = Distribution(kinds, counts), Distribution(array)
+    never = (np.arange(5) + 60) * (unit // 2)  # weights of 0 drop out
+    shuffled = random.sample(range(len(kinds) + 5), len(kinds) + 5)
+    kinds, counts = np.concatenate([kinds, never]), np.concatenate([counts, np.zeros(5, int)])
+    weighted, plain = Distribution(kinds[shuffled], counts[shuffled]), Distribution(array)
+    assert weighted.count == len(values)
+    assert weighted.statistic("max") == array.max()
     inverted = np.percentile(array, share, method="inverted_cdf")
     assert weighted.percentile(share) == plain.percentile(share) == inverted
     interpolated = np.percentile(array, share)
     assert weighted.percentile(share, linear=True) == pytest.approx(interpolated)
-    assert weighted.mean() == pytest.approx(array.mean())
+    assert weighted.mean() == pytest.approx(array.astype(float).mean())
 
 
 def test_ranks_are_exact_at_round_counts() -> None:
