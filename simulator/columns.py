@@ -6,7 +6,7 @@ become arrays, each as narrow as its values allow: a column that never changes t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
 
 import numpy as np
@@ -26,8 +26,11 @@ class Columns:
         self.names = tuple(names)
         self.rows: list[tuple[int, ...]] = []
         """Those that are no arrays yet; who adds many here itself calls `pack` now and then."""
+        self.on_pack: Callable[[], None] | None = None
+        """Called after rows became arrays."""
         self._packed = 0
-        self._parts: list[list[NDArray[np.signedinteger]]] = [[] for _ in self.names]
+        self._packs: list[list[NDArray[np.signedinteger]]] = []
+        """Of each pack: its columns."""
 
     def __len__(self) -> int:
         return self._packed + len(self.rows)
@@ -45,24 +48,29 @@ class Columns:
             return
         flat = np.fromiter(chain.from_iterable(rows), np.int64, count=len(rows) * width)
         table = flat.reshape(len(rows), width)
-        for part, values, low, high in zip(
-            self._parts, table.T, table.min(axis=0).tolist(), table.max(axis=0).tolist(),
-            strict=True,
-        ):  # fmt: skip
-            part.append(_narrow(values, low, high))
+        lows, highs = table.min(axis=0).tolist(), table.max(axis=0).tolist()
+        pack = [
+            _narrow(values, low, high)
+            for values, low, high in zip(table.T, lows, highs, strict=True)
+        ]
+        # An interruption in between may lose rows, but nobody sees any twice or by half.
         self._packed += len(rows)
         rows.clear()
+        self._packs.append(pack)
+        if self.on_pack is not None:
+            self.on_pack()
 
     @property
     def packs(self) -> int:
         """How many times rows became arrays."""
-        return len(self._parts[0])
+        return len(self._packs)
 
     def column(self, name: str, packs: slice = slice(None)) -> Ints:
         """The values of one column, in the order of writing, of all rows or of some `packs`; a
         new array."""
         self.pack()
-        parts = self._parts[self.names.index(name)][packs]
+        at = self.names.index(name)
+        parts = [pack[at] for pack in self._packs[packs]]
         out = np.empty(sum(map(len, parts)), dtype=np.int64)
         return np.concatenate(parts, out=out) if parts else out
 
@@ -70,8 +78,7 @@ class Columns:
         """Forget all rows."""
         self.rows.clear()
         self._packed = 0
-        for part in self._parts:
-            part.clear()
+        self._packs.clear()
 
 
 def _narrow(values: Ints, low: int, high: int) -> NDArray[np.signedinteger]:

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from calibration.step_time import StepShape, StepTime
 from policies.base import Answer
@@ -18,7 +19,9 @@ from simulator.columns import Columns
 from simulator.leap import Leap
 from simulator.sequence import Sequence
 from simulator.step import StepBuilder
-from simulator.unroll import LEAP_COLUMNS, Outside, ReplicaSteps, steps_frame
+from simulator.undisturbed import ITS_WAITS, UNDISTURBED, Derived
+from simulator.unroll import ReplicaSteps, steps_frame
+from simulator.window import LEAP_COLUMNS, Outside
 from traces.records import (
     REQUEST_COLUMNS,
     SPELL_COLUMNS,
@@ -31,12 +34,6 @@ Progress = Callable[[int, int], None]
 """Called now and then with (requests ended, requests in the trace)."""
 LABELS = ("reason", "tenant", "lane")
 """Texts of a request, kept as codes."""
-UNDISTURBED = (
-    "request", "first_scheduled", "boundary", "first_token", "finished", "produced", "declared",
-    "wait_tokens", "wait_blocks", "wait_reserve", "wait_seats",
-)  # fmt: skip
-"""What is written of a request that nothing happened to but waiting and being served."""
-_UNDISTURBED_WAITS = slice(Answer.TOKENS.value, Answer.LANE.value)
 NO_WAITS = (0,) * len(Answer)
 _HEAD = slice(Answer.TOKENS.value, Answer.BATCH.value + 1)
 """A sequence's clocks at the head of the queue, in the order of `WAITS`."""
@@ -116,10 +113,7 @@ class ReplicaLog:
 
     def steps(self, outside: Outside | None, prices: StepTime | None) -> ReplicaSteps:
         """What was written, as steps. Nothing can be written any more."""
-        return ReplicaSteps(
-            self.replica, self.block_size, self.leaps, self.grown, self.extra, self.queued,
-            self.withdrawn, outside, prices,
-        )  # fmt: skip
+        return ReplicaSteps(self, outside, prices)
 
 
 class RequestLog:
@@ -142,7 +136,7 @@ class RequestLog:
         self._undisturbed.add(
             (
                 seq.index, seq.first_scheduled, seq.boundary, seq.first_token, now, seq.goal,
-                seq.declared, *waits[_UNDISTURBED_WAITS],
+                seq.declared, *waits[ITS_WAITS],
             )
         )  # fmt: skip
 
@@ -181,12 +175,34 @@ class RequestLog:
     def __len__(self) -> int:
         return len(self._rows) + len(self._undisturbed)
 
+    @property
+    def tables(self) -> tuple[Columns, Columns]:
+        """Where rows are written: whole ones, and short ones of the undisturbed."""
+        return self._rows, self._undisturbed
+
+    def some(self, packs: tuple[slice, slice]) -> dict[str, NDArray[Any]]:
+        """Columns and labels of some `packs` of the two `tables`, in the order of ending."""
+        rows, short = self.tables
+        derived = Derived(self._trace, self._block_size, short, packs[1])
+
+        def both(name: str, more: Ints) -> Ints:
+            return np.concatenate([rows.column(name, packs[0]), more])
+
+        columns: dict[str, NDArray[Any]]
+        columns = {name: both(name, derived.column(name)) for name in REQUEST_COLUMNS}
+        for name, codes in self._codes.items():
+            values = both(name, derived.codes(name, codes, self.lane))
+            columns[name] = np.array(list(codes), dtype=object)[values]
+        # Who never finished, at -1, stands behind all others.
+        order = np.argsort(columns["finished"].astype(np.uint64), kind="stable")
+        return {name: values[order] for name, values in columns.items()}
+
     def frame(self) -> pd.DataFrame:
         """Rows in trace order. The log is spent."""
         rows, short = self._rows, self._undisturbed
         request = np.concatenate([rows.column("request"), short.column("request")])
         order = np.argsort(request, kind="stable")
-        derived = _Derived(self._trace, self._block_size, short)
+        derived = Derived(self._trace, self._block_size, short)
         columns: dict[str, Any] = {}
         # Untouched zeros take no memory: most columns of a million requests are nothing but.
         table = np.zeros((len(REQUEST_COLUMNS), len(order)), dtype=np.int64)
@@ -205,52 +221,6 @@ class RequestLog:
         rows.clear()
         short.clear()
         return pd.DataFrame(columns, copy=False)
-
-
-class _Derived:
-    """The columns of undisturbed requests."""
-
-    def __init__(self, trace: Trace, block_size: int, short: Columns) -> None:
-        self._trace = trace
-        self._block_size = block_size
-        self._short = short.column
-        self._row = short.column("request")
-
-    def column(self, name: str) -> Ints:
-        """A column of `REQUEST_COLUMNS`."""
-        if name in UNDISTURBED:
-            return self._short(name)
-        if name in ("arrival", "prompt", "output", "priority", "session"):
-            return np.asarray(getattr(self._trace, name)[self._row])
-        if name == "last_token":
-            return self._short("finished")
-        if name == "computed":
-            return self.column("prompt") + self._short("produced") - 1
-        if name == "blocks_peak":
-            return -(-self.column("computed") // self._block_size)
-        if name == "wait_boundary":
-            return self._short("boundary") - self.column("arrival")
-        if name == "wait_behind":
-            behind = self._short("first_scheduled") - self._short("boundary")
-            for head in ("wait_tokens", "wait_blocks", "wait_reserve", "wait_seats"):
-                behind -= self._short(head)
-            return behind
-        return np.zeros(len(self._row), dtype=np.int64)
-
-    def codes(self, name: str, codes: dict[str, int], lane: str) -> Ints:
-        """A column of `LABELS`; texts that `codes` lacks are added."""
-        trace, rows = self._trace, len(self._row)
-        if name == "tenant":
-            used, at = np.unique(trace.tenant[self._row], return_inverse=True)
-            texts = [trace.tenants[code] for code in used.tolist()]
-        elif name == "reason":
-            cut = self._short("produced") < self.column("output")
-            used, at = np.unique(cut, return_inverse=True)
-            texts = ["length" if short else "stop" for short in used.tolist()]
-        else:
-            texts, at = [lane] if rows else [], np.zeros(rows, dtype=np.int64)
-        found = [codes.setdefault(text, len(codes)) for text in texts]
-        return np.array(found, dtype=np.int64)[at]
 
 
 def collect(

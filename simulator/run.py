@@ -11,7 +11,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calibration.step_time import Executor, Predicted
 from policies.base import Policy
@@ -25,11 +25,14 @@ from simulator.identity import shared_by_most
 from simulator.leap import FOREVER
 from simulator.recorder import Progress, RequestLog, collect
 from simulator.replica import Replica
-from simulator.unroll import Outside
+from simulator.window import Outside
 from simulator.world import World
 from traces.records import Records
 from traces.seeds import stream
 from traces.trace import PS_PER_S, Trace
+
+if TYPE_CHECKING:
+    from simulator.stream import RecordsWriter
 
 
 @contextmanager
@@ -73,12 +76,14 @@ def simulate(
     outside: Outside | None = None,
     about: dict[str, Any] | None = None,
     on_progress: Progress | None = None,
+    writer: RecordsWriter | None = None,
 ) -> Records:
     """Serve `trace` and return the records.
 
     `horizon` (ps) cuts the run: a step that would end later is not taken. `leap` off asks the
-    policy at every step; the records are the same, byte for byte. Raises ValueError for
-    settings that can never work, `LawBroken` if the policy breaks the rules.
+    policy at every step; the records are the same, byte for byte. A `writer` gets them while the
+    run goes on; who made it closes it. Raises ValueError for settings that can never work,
+    `LawBroken` if the policy breaks the rules, OSError where the `writer` cannot write.
     """
     door, retry, fleet = door or DoorSettings(), retry or RetrySettings(), fleet or FleetSettings()
     door.check()
@@ -106,6 +111,10 @@ def simulate(
         )
         for index in range(fleet.most)
     ]  # fmt: skip
+    logs, steps = [server.log for server in servers], [server.step for server in servers]
+    prices = executor.step_time if isinstance(executor, Predicted) else None
+    if writer is not None:
+        writer.follow(log, logs, steps, outside, prices)
     for server in servers:
         server.step.pool.pin(pinned)
     world.start(Fleet(fleet, door, servers, stream(seed, "router")))
@@ -119,6 +128,8 @@ def simulate(
             log.left(seq, server.index, -1, "")
     for seq in world.unfinished():
         log.left(seq, -1, -1, "")
+    if writer is not None:
+        writer.complete()
     facts = {
         "policy": type(policy).__name__,
         "seed": seed,
@@ -130,18 +141,8 @@ def simulate(
         "horizon_s": None if horizon is None else horizon / 10**12,
         "notes": [*trace.notes, *world.notes],
     }
-    records = collect(
-        log,
-        [server.log for server in servers],
-        [server.step for server in servers],
-        outside,
-        executor.step_time if isinstance(executor, Predicted) else None,
-        facts | (about or {}),
-    )
-    check(
-        records,
-        [server.step for server in servers],
-        sent=world.sent,
-        complete=horizon is None,
-    )
+    records = collect(log, logs, steps, outside, prices, facts | (about or {}))
+    check(records, steps, sent=world.sent, complete=horizon is None)
+    if writer is not None:
+        writer.finish(records.about)
     return records

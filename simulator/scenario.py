@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import Field, ValidationError
@@ -46,12 +46,15 @@ from simulator.settings_file import (
     set_key,
     write_toml,
 )
-from simulator.unroll import Outside
+from simulator.window import Outside
 from simulator.workload import DEFAULT_PRESET, check_load, declared_label, load_trace, trace_files
 from simulator.workload import PATHS as TRACE_PATHS
 from traces.records import Records
 from traces.sla import Sla
 from traces.trace import Ints, Trace, to_ps
+
+if TYPE_CHECKING:
+    from simulator.stream import RecordsWriter
 
 DEFAULT_PROFILE = {"predicted": "h100-sxm_llama3.1-8b_bf16", "measured": "cpu-tiny"}
 
@@ -240,8 +243,17 @@ class Scenario(Section):
             executor = Predicted(self.host.added_to(profile.step_time()))
         return Built(trace, policy, engine, executor)
 
-    def run(self, *, leap: bool = True, on_progress: Progress | None = None) -> Records:
-        """Build it and run it. Raises ValueError or OSError for what can never work."""
+    def run(
+        self,
+        *,
+        leap: bool = True,
+        on_progress: Progress | None = None,
+        writer: RecordsWriter | None = None,
+    ) -> Records:
+        """Build it and run it; the arguments are those of `simulate`.
+
+        Raises ValueError or OSError for what can never work.
+        """
         profile = load_profile(self.profile_name)
         steps = self.executor
         measured = f"{steps.model} on {steps.device}" if steps.kind == "measured" else ""
@@ -264,6 +276,7 @@ class Scenario(Section):
                 "version": version("batchlab"),
             },
             on_progress=on_progress,
+            writer=writer,
         )
 
 

@@ -10,6 +10,7 @@ import typer
 
 from simulator.cli.options import FormatOption, MetricsOption, takes_scenario
 from simulator.cli.printing import (
+    INTERRUPTED,
     Format,
     command_line,
     complain,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from reports.latencies import Latencies
     from simulator.scenario import Scenario
+    from simulator.stream import RecordsWriter
     from traces.records import Records
 
 
@@ -33,6 +35,10 @@ def simulate(
     scenario: Scenario,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Folder for files, page and pictures.")
+    ] = None,
+    raw: Annotated[
+        Path | None,
+        typer.Option("--records", help="Folder for the raw records, written during the run."),
     ] = None,
     format: FormatOption = Format.table,
     metrics: MetricsOption = "batchlab",
@@ -49,7 +55,7 @@ def simulate(
         bool, typer.Option("--cures/--no-cures", help="Where there is trouble, try what cures it.")
     ] = True,
 ) -> None:
-    """One run: a table; with -o also the records, a summary, a page and pictures.
+    """One run: a table; with -o also tables, a summary, a page and pictures.
 
     Where requests are preempted again and again, or throughput collapses, cures are tried in
     simulation and what they do is said (tables only). Exit code 1 where the scenario has an SLA
@@ -60,7 +66,12 @@ def simulate(
     from reports.write import prepare
 
     folder = prepare(out) if out else None
-    records = _run(scenario, "simulating", leap=not no_leap)
+    if raw and out and raw.resolve() == out.resolve():
+        raise ValueError(f"--records {raw}: expected another folder than that of --out")
+    if raw:
+        records = _streamed(scenario, raw, leap=not no_leap)
+    else:
+        records = _run(scenario, "simulating", leap=not no_leap)
     if check_leap:
         _compare(records, _run(scenario, "once more, the other way", leap=no_leap))
     run = Latencies(records)
@@ -89,9 +100,32 @@ def simulate(
         raise typer.Exit(1)
 
 
-def _run(scenario: Scenario, what: str, *, leap: bool) -> Records:
+def _run(
+    scenario: Scenario, what: str, *, leap: bool, writer: RecordsWriter | None = None
+) -> Records:
     with progress(what) as update:
-        return scenario.run(leap=leap, on_progress=lambda ended, all: update(ended / all))
+        return scenario.run(
+            leap=leap, on_progress=lambda ended, all: update(ended / all), writer=writer
+        )
+
+
+def _streamed(scenario: Scenario, folder: Path, *, leap: bool) -> Records:
+    """A run whose raw records are written meanwhile. Interrupted, it says what is kept."""
+    from simulator.stream import RecordsWriter
+
+    writer = RecordsWriter(folder)
+    try:
+        with writer:
+            records = _run(scenario, "simulating", leap=leap, writer=writer)
+    except KeyboardInterrupt:
+        if not writer.tables:
+            raise
+        kept = ", ".join(f"{table.rows:,} {name}" for name, table in writer.tables.items())
+        complain(f"interrupted; kept in {folder}/: {kept}")
+        raise typer.Exit(INTERRUPTED) from None
+    names = ", ".join(table.path.name for table in writer.tables.values())
+    note(f"written to {folder}/: {names}, about.json")
+    return records
 
 
 def _advice(
