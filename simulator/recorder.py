@@ -253,11 +253,10 @@ def _shares(replicas: list[ReplicaSteps], pools: list[int]) -> dict[str, float]:
     allocated = unused = idle = 0.0
     for steps, blocks in zip(replicas, pools, strict=True):
         for window in steps.windows:
-            weight = window.column("duration").astype(np.float64)
-            used = blocks - window.column("free_blocks")
-            allocated += steps.block_size * float(used @ weight)
-            unused += float(window.column("unused") @ weight)
-            idle += steps.block_size * float(window.column("idle_held") @ weight)
+            of_all, of_these, of_idle = window.held(blocks)
+            allocated += of_all
+            unused += of_these
+            idle += steps.block_size * of_idle
     if not allocated:
         return {"waste_share": 0.0, "idle_held_share": 0.0}
     return {"waste_share": unused / allocated, "idle_held_share": idle / allocated}

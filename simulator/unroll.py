@@ -35,7 +35,7 @@ class ReplicaSteps:
         self.rows = passed.steps
 
     def column(self, name: str) -> Ints:
-        """One value a step: a column of `STEP_COLUMNS` or `HELD`."""
+        """One value a step: a column of `STEP_COLUMNS`."""
         out = np.empty(self.rows, dtype=np.int64)
         for window in self.windows:
             out[window.rows] = window.column(name)

@@ -18,10 +18,8 @@ LEAP_COLUMNS = (
     "decode_context", "host", "free_blocks", "admitted", "preempted", "finished", "tick",
     "unused", "idle_held",
 )  # fmt: skip
-"""Of a leap; where steps differ, of its first."""
-HELD = ("unused", "idle_held")
-"""Columns of a step beside `STEP_COLUMNS`: token slots allocated but unused, and blocks of
-sequences that got no token."""
+"""Of a leap; where steps differ, of its first. Beside what `STEP_COLUMNS` says: `unused` are token
+slots allocated but unused, `idle_held` blocks of sequences that got no token."""
 
 Outside = Callable[[dict[str, Ints]], Ints]
 """Columns of steps (`prefill_tokens`, `decodes`, `chunks`, `area2`, `decode_context`) → 0 or 1."""
@@ -94,7 +92,7 @@ class Window:
         """Where they stand among the steps of the replica."""
 
     def column(self, name: str) -> Ints:
-        """One value a step: a column of `STEP_COLUMNS` or `HELD`."""
+        """One value a step: a column of `STEP_COLUMNS`."""
         make = _COLUMNS.get(name)
         return self._each(name) if make is None else make(self)
 
@@ -106,6 +104,8 @@ class Window:
 
     def _spread(self, per_leap: Ints) -> Ints:
         """The value of its leap, for every step."""
+        if not per_leap.any():
+            return np.zeros(self._count, dtype=np.int64)
         # Twice as fast as with narrow numbers for indices.
         return per_leap.take(self._of.astype(np.intp))
 
@@ -141,6 +141,29 @@ class Window:
         out = np.zeros(self._count, dtype=np.int64)
         out[self._first] = self._leap(name)
         return out
+
+    def held(self, blocks: int) -> tuple[float, float, float]:
+        """Over time, of a pool of `blocks`: slots allocated and, of these, unused, in
+        slot-picoseconds; blocks of who got no token, in block-picoseconds."""
+        nth, taken = self._nth(), self._taken()
+        free = self._each("free_blocks")
+        free -= taken
+        unused = self._spread(self._leap("prefill_tokens") + self._leap("decodes"))
+        unused *= -nth
+        taken *= self._log.block_size
+        unused += taken
+        unused += self._each("unused")
+        nth *= self._each("growth")
+        nth += self._each("first")
+        if len(self._log.extra):
+            nth += self._further(self._log.extra)
+        weight = nth.astype(np.float64)
+        np.subtract(blocks, free, out=free)
+        return (
+            self._log.block_size * float(free @ weight),
+            float(unused @ weight),
+            float(self._each("idle_held") @ weight),
+        )
 
     def whose(self) -> Ints:
         return np.full(self._count, self._log.replica, dtype=np.int64)
@@ -213,11 +236,6 @@ class Window:
         tick = self._each("tick")
         return np.where(tick >= 0, tick + self._nth(), -1)
 
-    def unused(self) -> Ints:
-        fed = self._each("prefill_tokens") + self._each("decodes")
-        grown = self._log.block_size * self._taken()
-        return self._each("unused") + grown - fed * self._nth()
-
     def beyond_grid(self) -> Ints:
         if self._outside is None:
             return np.zeros(self._count, dtype=np.int64)
@@ -244,7 +262,6 @@ _COLUMNS: dict[str, Callable[[Window], Ints]] = {
     "finished": Window.end_finished,
     "tick": Window.tick,
     "outside": Window.beyond_grid,
-    "unused": Window.unused,
 }
 """All others are the same in every step of a leap."""
 
