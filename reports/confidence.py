@@ -5,7 +5,13 @@ Over the second half of the span of arrivals it is averaged in `BATCHES` equal s
 line is fitted through the averages. The run is *not* stationary where the line rises by more than
 `GROWTH` of the requests that arrived in that half (and by `LEAST` requests at least), and the
 rise is more than chance (one-sided, 5 %). The drain after the last arrival is left out: it always
-falls. Where all requests arrive at once there is no rate, and the answer is None.
+falls.
+
+The answer is None where nobody can tell: all requests arrive at once, so that there is no rate; the
+backlog rises by no more than arrivals and departures are uneven anyhow; or the run is short (fewer
+than `FEW` requests, or a span of less than `LONG` times what the first tenth of them took), when a
+backlog may rise because an empty server fills. A short run is *not* stationary all the same where
+its last quarter of requests took `SLOWER` times as long as its first: filling does not do that.
 
 **Warm-up.** MSER-5: of the requests in order of arrival, cut as many as make the standard error of
 the mean of the rest smallest, in fives, at most half. `without_ends` cuts by arrival and says so.
@@ -18,6 +24,7 @@ is taken over the batches' own statistics (batch means; for percentiles, section
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,6 +42,9 @@ from traces.trace import PS_PER_S
 BATCHES = 8
 GROWTH = 0.015
 LEAST = 3.0
+FEW = 100
+LONG = 8
+SLOWER = 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +52,7 @@ class Stationarity:
     """The verdict on a run's backlog, with what it rests on."""
 
     stationary: bool | None
-    """None: no rate to judge (fewer than ten requests, or all at once)."""
+    """None: no rate to judge (fewer than ten requests, or all at once), or too short to tell."""
     growth: float = 0.0
     """Requests by which the fitted backlog rises over the second half of the arrivals."""
     arrived: int = 0
@@ -52,22 +62,27 @@ class Stationarity:
 
     def sentence(self) -> str:
         """The verdict in words."""
-        if self.stationary is None:
+        if not self.arrived:
             return "no arrival rate to judge: the requests come at once, or too few of them"
-        share = self.growth / self.arrived if self.arrived else 0.0
-        over = f"over the second half of the arrivals ({share:+.1%} of them)"
+        over = f"over the second half of the arrivals ({self.growth / self.arrived:+.1%} of them)"
+        if self.stationary is None:
+            return f"too short to tell: the backlog moves by {self.growth:+.0f} requests {over}"
         if self.stationary:
             return f"stationary: the backlog moves by {self.growth:+.0f} requests {over}"
         return f"NOT stationary: the backlog grows by {self.growth:.0f} requests {over}"
 
 
 def stationarity(arrival: NDArray[np.int64], left: NDArray[np.int64]) -> Stationarity:
-    """Judge a run by when requests arrived, and when those that ended did (any order)."""
+    """Judge a run by when requests arrived, and when those that ended did.
+
+    In any order; where all ended, `left` stands row by row beside `arrival`.
+    """
     from scipy import stats  # half a second to import: not where nothing is summarised
 
-    arrival, left = np.sort(arrival), np.sort(left)
-    if len(arrival) < 10 or arrival[-1] == arrival[0]:
+    if len(arrival) < 10 or arrival.min() == arrival.max():
         return Stationarity(stationary=None)
+    slower = _slower(arrival, left)
+    arrival, left = np.sort(arrival), np.sort(left)
     start = (arrival[0] + arrival[-1]) / 2
     edges = np.linspace(start, arrival[-1], 16 * BATCHES + 1)
     moments = (edges[1:] + edges[:-1]) / 2
@@ -79,7 +94,37 @@ def stationarity(arrival: NDArray[np.int64], left: NDArray[np.int64]) -> Station
     # A constant backlog has no spread: no trend either. A perfect line leaves a p-value of 0.
     p_value = 1.0 if np.ptp(stretches) == 0 else float(line.pvalue)
     rises = growth > max(GROWTH * arrived, LEAST) and p_value < 0.05
-    return Stationarity(stationary=not rises, growth=growth, arrived=arrived, p_value=p_value)
+    if rises:
+        sure = growth > _uneven(arrival, left, edges[::16])
+        sure = sure and (slower or not _short(arrival, left))
+    else:
+        sure = not _short(arrival, left)
+    verdict = not rises if sure else None
+    return Stationarity(stationary=verdict, growth=growth, arrived=arrived, p_value=p_value)
+
+
+def _uneven(arrival: NDArray[np.int64], left: NDArray[np.int64], edges: NDArray[Any]) -> float:
+    """What a backlog without a trend moves by: neighbours in `stretches` depend on each other, but
+    what each stretch adds to the backlog hardly does."""
+    added = np.histogram(arrival, edges)[0] - np.histogram(left, edges)[0]
+    return float(np.std(added, ddof=1)) * math.sqrt(BATCHES)
+
+
+def _short(arrival: NDArray[np.int64], left: NDArray[np.int64]) -> bool:
+    """Whether the run (both in order of time) may end before an empty server has filled."""
+    first = min(max(len(arrival) // 10, 10), len(left))
+    # Later requests are no measure: under overload they take as long as the run is.
+    took = float(left[:first].mean() - arrival[:first].mean()) if first else np.inf
+    return len(arrival) < FEW or float(arrival[-1] - arrival[0]) < LONG * took
+
+
+def _slower(arrival: NDArray[np.int64], left: NDArray[np.int64]) -> bool:
+    """Whether all ended, the last quarter to arrive after far longer than the first."""
+    if len(left) < len(arrival):
+        return False
+    took = (left - arrival)[np.argsort(arrival, kind="stable")]
+    quarter = len(took) // 4
+    return bool(took[-quarter:].mean() > SLOWER * took[:quarter].mean())
 
 
 @dataclass(frozen=True, kw_only=True)

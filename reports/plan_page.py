@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reports.page import render
-from reports.plans import CAUSES, sentences
+from reports.plans import CAUSES, breaks_first, sentences
 
 Plain = Mapping[str, Any]
 
@@ -21,6 +21,7 @@ def plan_page(plan: Plain, *, command: str = "") -> str:
         best=plan["best"],
         said=said,
         causes=CAUSES,
+        breaks_first=breaks_first,
         command=command,
         data={"charts": _charts(plan)},
     )

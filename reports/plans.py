@@ -6,12 +6,13 @@ simulator.
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -38,18 +39,20 @@ CAUSES = {
     "service": "prefill and decode themselves",
 }
 """What stops a rate, by the clock that ran most."""
+PAGE = 95
+"""Columns that sentences take at most: longer lines are hard to read."""
 
 
-def plan_table(plan: Plain) -> RenderableType:
-    """Every setting with its range, then the best one, explained."""
-    parts: list[RenderableType] = [_settings(plan), Text("")]
-    parts += [_lines(sentences(plan))]
+def plan_table(plan: Plain, width: int = PAGE) -> RenderableType:
+    """Every setting with its range, then the best one, explained; `width` columns of terminal."""
+    parts: list[RenderableType] = [_settings(plan, width), Text("")]
+    parts += [_lines(sentences(plan), min(width, PAGE))]
     if plan["pareto"]:
         parts += [Text(""), _pareto(plan)]
     if plan["best"]:
         parts += [Text(""), _over_load(plan["best"])]
     if plan["flags"]:
-        parts += [Text(""), _flags(plan["flags"])]
+        parts += [Text(""), _flags(plan["flags"], width)]
     return Group(*parts)
 
 
@@ -91,10 +94,30 @@ def _best(best: Plain) -> str:
         f"{digits(best['service']['estimate'])}/s"
     )
     if best["verdict"] == "all":
-        said += "; every tried rate meets the level, so that μ alone is the limit"
+        if missed := _missed(best):
+            said += "; most seeds meet the level at the highest rate tried, some miss it at "
+            said += f"{digits(min(missed))}/s already, so that μ is the limit"
+        else:
+            said += "; every tried rate meets the level, so that μ alone is the limit"
     if best["missed_below"]:
         said += f"; the level is missed at {digits(best['missed_below'])}/s and below as well"
     return said
+
+
+def _missed(setting: Plain) -> list[float]:
+    """Rates at which the level was missed, above those that `missed_below` tells of."""
+    return [
+        point["rate"]
+        for point in setting["points"]
+        if point["margin"] > 0 and point["rate"] > (setting["missed_below"] or 0.0)
+    ]
+
+
+def breaks_first(setting: Plain) -> str:
+    """What stops a setting that has a rate."""
+    if setting["verdict"] == "all":
+        return "μ, with most seeds" if _missed(setting) else "nothing below μ"
+    return str(setting["breaks"]["term"])
 
 
 def _confirmed(confirmed: Plain | None) -> list[str]:
@@ -145,7 +168,7 @@ def _fleet(fleet: Plain) -> list[str]:
     said = [
         f"{digits(fleet['target'])} requests/s{peak} take {_count(fleet['replicas'], 'replica')} "
         f"behind {fleet['router']} ({_count(fleet['gpus'], 'GPU')}; by division "
-        f"{fleet['divided']}), with {share(fleet['headroom'])} of headroom"
+        f"{fleet['divided']}), {_headroom(fleet)}"
     ]
     if fleet["survives"] is not None:
         holds = "keep" if fleet["survives"] else "do NOT keep"
@@ -163,6 +186,18 @@ def _fleet(fleet: Plain) -> list[str]:
     return [*said, hours]
 
 
+def _headroom(fleet: Plain) -> str:
+    if fleet["headroom"] >= 0:
+        return f"with {share(fleet['headroom'])} of headroom"
+    each = fleet["target"] / fleet["replicas"]
+    alone = each * (1 + fleet["headroom"])
+    take = math.ceil(fleet["target"] / alone)
+    return (
+        f"no headroom: each replica serves {digits(each)}/s, which the router makes possible; "
+        f"alone it keeps the level up to {digits(alone)}/s; take {take} to have room"
+    )
+
+
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
@@ -172,16 +207,29 @@ def _asked(asked: Plain) -> str:
     return said + (": more than it can serve" if asked["rho"] >= 1 else "")
 
 
-def _settings(plan: Plain) -> Table:
+def _settings(plan: Plain, width: int) -> Table:
+    """One value a line where a setting on one line is too wide."""
+    table = _settings_table(plan, ", ")
+    fits = Console(width=1000).measure(table).maximum <= width
+    return table if fits else _settings_table(plan, ",\n", close=True)
+
+
+def _settings_table(plan: Plain, comma: str, *, close: bool = False) -> Table:
     table = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, title=f"{plan['title']}", title_justify="left"
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        title=f"{plan['title']}",
+        title_justify="left",
+        collapse_padding=close,
     )
     for name in ("setting", "requests/s", "plan", "ρ", "TTFT P99", "ITL P99", "breaks first"):
-        table.add_column(name, justify="left" if name in ("setting", "breaks first") else "right")
+        words = name in ("setting", "breaks first")
+        table.add_column(name, justify="left" if words else "right", no_wrap=name != "breaks first")
     best = plan["best"]
     for one in plan["settings"]:
         mark = " *" if best and one["name"] == best["name"] else ""
-        label = Text(one["name"] or "as it is", style="bold green" if mark else "") + mark
+        name = one["name"].replace(", ", comma) or "as it is"
+        label = Text(name, style="bold green" if mark else "") + mark
         if one["error"]:
             table.add_row(label, "–", "–", "–", "–", "–", Text(one["error"], style="dim"))
             continue
@@ -190,9 +238,11 @@ def _settings(plan: Plain) -> Table:
             table.add_row(label, "no rate meets it", "–", "–", "–", "–", term)
             continue
         edge = one["at_edge"]["values"] if one["at_edge"] else {}
-        broken = "nothing below μ" if one["verdict"] == "all" else one["breaks"]["term"]
+        broken = breaks_first(one)
         if one["same_as"]:
-            broken += f" (same as {one['same_as']})"
+            own = one["name"].split(", ")
+            other = [part for part in one["same_as"].split(", ") if part not in own]
+            broken += f" (same as {', '.join(other)})"
         table.add_row(
             label,
             f"{digits(one['rate']['low'])} – {digits(one['rate']['high'])}",
@@ -211,7 +261,8 @@ def _pareto(plan: Plain) -> Table:
         title_justify="left",
     )  # fmt: skip
     for name in ("setting", "requests/s", "TTFT P99", "ITL P99"):
-        table.add_column(name, justify="left" if name == "setting" else "right")
+        words = name == "setting"
+        table.add_column(name, justify="left" if words else "right", no_wrap=not words)
     for point in plan["pareto"]:
         table.add_row(
             point["name"] or "as it is",
@@ -243,20 +294,25 @@ def _over_load(best: Plain) -> Table:
     return table
 
 
-def _flags(flags: Sequence[Plain]) -> RenderableType:
+def _flags(flags: Sequence[Plain], width: int) -> RenderableType:
     parts = []
     for one in flags:
-        parts.append(Text(f"{one['engine']}:  {' '.join(one['flags'])}"))
+        lines = [f"{one['engine']}: "]
+        for flag in one["flags"]:
+            if len(lines[-1]) + len(flag) + 3 > width:
+                lines.append("   ")
+            lines[-1] += f" {flag}"
+        # A shell goes on after a backslash: what is copied still works.
+        parts.append(Text(" \\\n".join(lines), no_wrap=True, overflow="ignore"))
         if one["unsaid"]:
             parts.append(Text(f"    no flag for: {'; '.join(one['unsaid'])}", style="dim"))
     return Group(*parts)
 
 
-def _lines(said: Sequence[str]) -> Table:
+def _lines(said: Sequence[str], width: int) -> Table:
     grid = Table.grid(padding=(0, 1))
     for sentence in said:
-        # Tables may be wider than the terminal; sentences never are wider than a page.
-        grid.add_row(Text("·"), Text("\n".join(textwrap.wrap(sentence, 92))))
+        grid.add_row(Text("·"), Text("\n".join(textwrap.wrap(sentence, width - 3))))
     return grid
 
 

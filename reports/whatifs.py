@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -16,8 +16,11 @@ from reports.units import NONE, digits, seconds, share
 Plain = Mapping[str, Any]
 
 
-def whatif_table(answer: Plain) -> RenderableType:
-    """One table a variant: base, variant, difference with its interval; * = more than chance."""
+def whatif_table(answer: Plain, width: int = 80) -> RenderableType:
+    """One table a variant: base, variant, difference with its interval; * = more than chance.
+
+    Closer together where it would be wider than `width`.
+    """
     parts: list[RenderableType] = []
     for variant in answer["variants"]:
         table = Table(
@@ -41,6 +44,7 @@ def whatif_table(answer: Plain) -> RenderableType:
                 Text(change, style=style),
                 Text(reach, style=style),
             )
+        table.collapse_padding = Console(width=1000).measure(table).maximum > width
         parts += [table, *(Text(f"· {line}") for line in _findings(variant))]
     parts.append(Text(f"* more than chance, over {answer['pairs']}, each interval by itself",
                       style="dim"))  # fmt: skip

@@ -55,6 +55,12 @@ class Load:
                 "trace.clients: the clients of a closed loop set the pace, so that there is no "
                 "rate to plan; give trace.rate instead"
             )
+        if trace.limit is not None:
+            raise ScenarioError(
+                f"trace.limit = {trace.limit} (--limit): is for recorded traces here; of a "
+                "synthetic load the plan takes as many requests as its precision needs "
+                "(--precision)"
+            )
         rate = known.rate
         assert rate is not None
         if isinstance(known.arrivals, Varying):

@@ -98,9 +98,15 @@ def provision(
             known[replicas] = _keeps(question.objective, load, setting, fleet, target, runs)
         return known[replicas]
 
+    most = MOST * CAP * setting.service.low
+    if target > most:
+        raise ValueError(
+            f"plan: {target:g} requests/s take more than {MOST} replicas: expected at most "
+            f"{most:.3g} requests/s"
+        )
     divided = math.ceil(target / setting.recommended)
     least = max(1, math.ceil(target / (CAP * setting.service.low)))
-    replicas = max(divided, least)
+    replicas = min(max(divided, least), MOST)
     while replicas > least and keeps(replicas - 1):
         replicas -= 1
     while not keeps(replicas):

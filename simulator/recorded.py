@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from calibration.raw import read_text
 from reports.percentiles import Distribution
+from traces.readers.table import cut
 from traces.trace import PS_PER_S, Segment, Trace, to_ps
 
 Floats = NDArray[np.float64]
@@ -89,7 +90,8 @@ def read_recorded(path: Path | str) -> Recorded:
                 raise ValueError(f"{path}: not as {form.name} writes it: {error!r}") from None
     known = "; ".join(f"{form.name} ({', '.join(sorted(form.keys))})" for form in FORMS)
     raise ValueError(
-        f"{path}: keys {', '.join(sorted(first)[:8])}, expected those of a recorded run: {known}"
+        f"{path}: keys {cut(', '.join(sorted(first)[:8]))}, expected those of a recorded run: "
+        f"{known}"
     )
 
 

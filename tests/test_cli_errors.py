@@ -45,6 +45,13 @@ def said(capsys: pytest.CaptureFixture[str], *args: str, code: int = 2) -> str:
         (["--block-size", "0"], "engine.block_size = 0: expected"),
         (["--set", "engine=3"], "engine = 3: expected a table of keys"),
         (["--seed", "x"], "'--seed'"),
+        (["--limit", "1.5"], "'--limit': 1.5, expected a whole number"),
+        (["--limit", "1e400"], "'--limit': 1e400, expected a whole number"),
+        (["--set", "engine.max_running=1.5"], "engine.max_running = 1.5: expected a valid integer"),
+        (["--set", "policy.token_budget=1.5"], "policy.token_budget = 1.5: expected a valid int"),
+        (["--set", "engine.seats=3"], "engine.seats: unknown key; did you mean 'engine.max_runn"),
+        (["--set", "policy.batch_size=3"], "unknown key of chunked; did you mean 'engine.max_run"),
+        (["--set", "max_num_batched_tokens=3"], "did you mean 'policy.token_budget'?"),
         (["--format", "xml"], "'--format'"),
         (["--sed", "1"], "No such option: --sed"),
         (["--start", "-1"], "trace.start"),
@@ -68,6 +75,7 @@ def test_wrong_flags(
         (["--trace", "none.csv"], "none.csv: No such file or directory"),
         (["--trace", "."], ".: Is a directory"),
         (["--limit", "0"], "trace.limit = 0: expected"),
+        (["--scale-rate", "1e300"], "scale-rate: 1e+300, expected a factor above 0"),
         (["--duration", "soon"], "trace.duration = 'soon': expected seconds, or a time"),
     ],
 )
@@ -100,6 +108,59 @@ def test_a_broken_trace_row(
     (folder / "bad.csv").write_text(ONE_SECOND + row + "\n")
     assert expected in said(capsys, "simulate", "--trace", "bad.csv")
     assert run(["simulate", "--trace", "bad.csv", "--drop-invalid", "--format", "json"]) in (0, 2)
+
+
+def test_a_name_of_another_tool_that_is_nearly_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["--policy", "static", "--set", "policy.batch_size=8"]
+    assert "did you mean 'batch'?" in said(capsys, "simulate", "good.toml", *args)
+
+
+def test_every_other_name_is_of_a_setting_that_exists() -> None:
+    from policies import Chunked
+    from simulator.scenario import Scenario
+    from traces.settings import ALSO_CALLED
+    from traces.workload import Workload
+
+    for key in ALSO_CALLED.values():
+        section, _, name = key.partition(".")
+        known = {"policy": Chunked, "trace": Workload}.get(section)
+        fields = (
+            known.__dataclass_fields__ if known else type(getattr(Scenario(), section)).model_fields
+        )
+        assert name in fields, key
+
+
+@pytest.mark.parametrize("arrivals", ["poisson", "constant", "diurnal"])
+@pytest.mark.parametrize("rate", ["1e308", "1e13", "5e-324"])
+def test_rates_that_no_clock_can_tell(
+    capsys: pytest.CaptureFixture[str], rate: str, arrivals: str
+) -> None:
+    load = ["--preset", "chat", "--rate", rate, "--set", f"trace.arrivals={arrivals}"]
+    expected = "requests per second above 0 (1e-12 to 1e+12, or inf for all at once)"
+    assert expected in said(capsys, "simulate", *load)
+
+
+def test_a_file_that_is_named_gz_and_is_none(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    (folder / "bad.csv.gz").write_text(ONE_SECOND)
+    assert "bad.csv.gz: not a gzip file" in said(capsys, "simulate", "--trace", "bad.csv.gz")
+
+
+def test_a_long_header_is_cut(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    (folder / "bad.csv").write_text("x" * 5000 + "\n1\n")
+    found = said(capsys, "simulate", "--trace", "bad.csv")
+    assert f"has the columns {'x' * 80}…; expected plain" in found
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "json"])
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_an_output_that_takes_no_more_is_named(folder: Path, form: str) -> None:
+    command = [sys.executable, "-m", "simulator.cli", "simulate", "good.toml", "--format", form]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    said = "batchlab: stdout: cannot write: no space left on device\n"
+    assert (done.returncode, done.stderr) == (2, said)
 
 
 def test_a_header_that_nobody_knows(capsys: pytest.CaptureFixture[str], folder: Path) -> None:

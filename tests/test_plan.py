@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import subprocess
@@ -12,9 +13,12 @@ from typing import Any
 
 import pytest
 from planning import QUICK, constant_profile, md1_rate, mmc_rate, server
+from rich.console import Console
 
 from reports.evidence import Evidence
+from reports.plans import breaks_first, plan_table, sentences
 from simulator.cli import run as batchlab
+from simulator.flags import engine_flags
 from simulator.loads import Load
 from simulator.planner import FRESH_SEED, Plan, Question, as_dict, plan
 from simulator.pool import Local
@@ -196,6 +200,62 @@ class TestAnswer:
         assert fleet.cost.per_million_tokens == pytest.approx(fleet.cost.per_hour / tokens)
         assert fleet.gpu_hours_per_day == 24 * fleet.gpus
 
+    def test_a_rate_beyond_every_fleet_is_said_at_once(self, chat: Plan) -> None:
+        assert chat.best is not None
+        with pytest.raises(ValueError, match=r"1e\+308 requests/s take more than 512 replicas"):
+            provision(
+                chat.question, chat.load, chat.best, Runs(pool=Local(workers=1)), target=1e308
+            )
+
+
+class TestWords:
+    def test_a_rate_that_some_seeds_miss_is_not_one_that_every_rate_meets(self, chat: Plan) -> None:
+        """The edge may lie at μ although a run below it missed the level."""
+        plain = as_dict(chat)
+        kept = [point | {"margin": -0.1} for point in plain["best"]["points"]]
+        mixed = [*kept[:-2], kept[-2] | {"margin": 0.1, "rate": 9.5}, kept[-1]]
+        at_mu = {"verdict": "all", "breaks": None, "missed_below": None}
+        said, table = {}, {}
+        for name, points in (("kept", kept), ("mixed", mixed)):
+            best = plain["best"] | at_mu | {"points": points}
+            said[name] = sentences(plain | {"best": best})[0]
+            table[name] = breaks_first(best)
+        assert "every tried rate meets the level" in said["kept"]
+        assert table["kept"] == "nothing below μ"
+        assert "some miss it at 9.50/s already" in said["mixed"]
+        assert "every" not in said["mixed"]
+        assert table["mixed"] == "μ, with most seeds"
+
+    def test_a_fleet_without_headroom_says_what_has_some(self, chat: Plan) -> None:
+        """Seven replicas serve 40 requests/s; alone each keeps the level up to 5.34."""
+        fleet = {
+            "target": 40.0, "peak": 40.0, "divided": 9, "replicas": 7, "gpus": 7, "spare": 8,
+            "survives": True, "headroom": 7 * 5.34 / 40 - 1, "gpu_hours_per_day": 168.0,
+            "elastic_gpu_hours_per_day": 168.0, "cost": None, "router": "round-robin",
+        }  # fmt: skip
+        said = " ".join(sentences(as_dict(chat) | {"fleet": fleet}))
+        assert "no headroom: each replica serves 5.71/s" in said
+        assert "alone it keeps the level up to 5.34/s; take 8 to have room" in said
+        assert "-6" not in said
+
+    @pytest.mark.parametrize("width", [80, 100])
+    def test_a_plan_fits_the_terminal_uncut(self, chat: Plan, width: int) -> None:
+        flags = [
+            {"engine": one.engine, "flags": one.flags, "unsaid": one.unsaid}
+            for one in engine_flags(chat.question.base)
+        ]
+        out = io.StringIO()
+        Console(file=out, width=width).print(
+            plan_table(as_dict(chat) | {"flags": flags}, width=width)
+        )
+        lines = out.getvalue().splitlines()
+        assert max(map(len, lines)) <= width
+        assert "…" not in out.getvalue()
+        first = next(at for at, line in enumerate(lines) if line.startswith("vLLM:"))
+        last = next(at for at, line in enumerate(lines) if line.startswith("SGLang:"))
+        joined = "\n".join(lines[first:last]).replace(" \\\n   ", "")
+        assert joined == f"vLLM:  {' '.join(flags[0]['flags'])}"
+
 
 class TestQuestions:
     def test_another_question_finds_its_runs_in_the_store(self, tmp_path: Path) -> None:
@@ -228,6 +288,7 @@ class TestQuestions:
             (["--sla", "ttft p99 <= 1 s", "--pool", "cloud"], "expected local or ray"),
             (["--sla", "ttft p99 <= 1 s", "--target-rate", "0"], "expected requests per second"),
             (["--sla", "ttft p99 <= 1 s", "--token-budget", "100"], "smaller than engine.max"),
+            (["--sla", "ttft p99 <= 1 s", "--limit", "100"], "(--limit): is for recorded traces"),
         ],
     )
     def test_wrong_questions_are_one_line(

@@ -57,6 +57,46 @@ def test_nothing_is_judged_without_a_rate() -> None:
     assert stationarity(np.arange(5), np.arange(5)).stationary is None
 
 
+@pytest.mark.parametrize(("requests", "load"), [(60, 0.5), (100, 0.8), (200, 0.9)])
+def test_a_run_in_which_the_server_fills_is_too_short_to_tell(requests: int, load: float) -> None:
+    """64 slots: a backlog of 32 to 58 builds up, out of so few requests."""
+    verdicts = []
+    for seed in range(20):
+        arrival, left = queue(seed, requests, load, slots=64)
+        found = stationarity((arrival * S).astype(np.int64), (left * S).astype(np.int64))
+        verdicts.append(found.stationary)
+        if found.stationary is None:
+            assert found.sentence().startswith("too short to tell: the backlog moves by ")
+    assert verdicts.count(None) > 10
+    assert verdicts.count(False) <= 4
+
+
+def test_bursts_are_no_trend() -> None:
+    """Twenty at once, ten seconds apart on average; nobody waits, and the backlog jumps about."""
+    verdicts = []
+    for seed in range(40):
+        random = np.random.default_rng(seed)
+        pause = random.exponential(10.0, 400)
+        arrival = np.cumsum(np.where(random.random(400) < 1 / 20, pause, 0.02))
+        left = arrival + random.exponential(1.0, 400)
+        found = stationarity((arrival * S).astype(np.int64), (left * S).astype(np.int64))
+        verdicts.append(found.stationary)
+    assert False not in verdicts
+    assert verdicts.count(True) > 30
+
+
+@pytest.mark.parametrize("requests", [200, 400, 2000])
+def test_twice_too_much_is_not_stationary_however_short(requests: int) -> None:
+    assert sum(judged(seed, requests, 2.0) is False for seed in range(20)) >= 19
+
+
+def test_overload_that_a_horizon_cuts_is_not_stationary() -> None:
+    """Twice too much, seen until the last arrival: a half has not ended by then."""
+    arrival, left = queue(1, 4000, 2.0)
+    arrival, left = (arrival * S).astype(np.int64), (left * S).astype(np.int64)
+    assert stationarity(arrival, left[left <= arrival[-1]]).stationary is False
+
+
 def test_student_covers_the_true_mean_as_often_as_it_says() -> None:
     random = np.random.default_rng(1)
     inside = [

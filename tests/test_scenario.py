@@ -127,6 +127,21 @@ def test_set_takes_toml_values_and_bare_words() -> None:
     assert scenario.sla["itl"] == {"p99": 0.05}
 
 
+def test_a_whole_number_may_be_written_as_a_float() -> None:
+    made = Scenario.of({"trace": {"preset": "chat", "requests": 1e3}}).with_set(
+        "seed=1e3", "engine.max_running=1e2", "engine.rank_kv_tokens=[1e5, 200000]",
+        "policy.token_budget=8.192e3", "fleet.replicas=2.0", "engine.reserve=0.0",
+        "sla.ttft={p99=1e1}",
+    )  # fmt: skip
+    assert (made.seed, made.engine.max_running, made.fleet.replicas) == (1000, 100, 2)
+    assert made.engine.rank_kv_tokens == [100_000, 200_000]
+    assert repr(made.policy.build().token_budget) == "8192"
+    assert isinstance(made.engine.reserve, float)
+    for key in ("engine.max_running", "policy.token_budget", "fleet.replicas"):
+        with pytest.raises(ScenarioError, match=rf"{key} = 1\.5: expected a valid integer"):
+            made.with_values({key: 1.5})
+
+
 def test_another_policy_keeps_the_settings_that_it_knows() -> None:
     chunked = Scenario().with_set("policy.token_budget=4096", "policy.long_prefill=512")
     static = chunked.with_set("policy.kind=static")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from reports.whatifs import whatif_table
 from simulator.cli import run as batchlab
 from simulator.pool import Local
 from simulator.runs import Runs
@@ -133,6 +136,23 @@ def test_the_command_writes_a_page_and_marks_what_is_real(
     told = json.loads((out / "whatif.json").read_text())
     assert [one["name"] for one in told["variants"]] == ["rate*=2", "output*=2"]
     assert "<table>" in (out / "report.html").read_text()
+
+
+def test_a_table_of_large_changes_fits_eighty_columns() -> None:
+    difference = {
+        "measure": "output tokens/s", "kind": "time", "base": 0.00829, "variant": 0.169,
+        "change": {"estimate": 0.161, "low": -0.0527, "high": 0.326}, "real": True,
+    }  # fmt: skip
+    wide = difference | {"kind": "seconds", "change": {"estimate": 0.0102, "low": -0.00642,
+                         "high": 0.0140}, "base": 0.000769}  # fmt: skip
+    answer = {"pairs": "5 seeds", "variants": [
+        {"name": "rate*=2", "error": "", "differences": [difference, wide]}]}  # fmt: skip
+    for width in (80, 100):
+        out = io.StringIO()
+        Console(file=out, width=width).print(whatif_table(answer, width))
+        assert max(map(len, out.getvalue().splitlines())) <= width
+        assert "+10.2 ms (+1326%) *" in out.getvalue()
+        assert "-6.42 ms to +14.0 ms" in out.getvalue()
 
 
 def test_a_command_without_a_variant_is_wrong_input(capsys: Any) -> None:

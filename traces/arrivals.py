@@ -28,6 +28,8 @@ MAX_S = 9_000_000.0
 """An int64 of picoseconds ends after 107 days; schedules stay below this many seconds."""
 
 
+SLOWEST, FASTEST = 1e-12, 1e12
+"""Requests per second: at the fastest rate one a picosecond, which no clock of ours can divide."""
 UNIT = 10**9
 """Gaps at rate 1 are whole multiples of a billionth, so that nine billion of them can add up."""
 
@@ -234,9 +236,12 @@ Arrivals = Annotated[
 
 
 def check_rate(rate: float) -> None:
-    """Raises ValueError unless `rate` is above 0 (inf is a rate: all at once)."""
-    if not rate > 0:
-        raise ValueError(f"rate: {rate}, expected requests per second above 0 (or inf)")
+    """Raises ValueError unless `rate` can be drawn (inf can: all at once)."""
+    if not (SLOWEST <= rate <= FASTEST or rate == math.inf):
+        raise ValueError(
+            f"rate: {rate:g}, expected requests per second above 0 ({SLOWEST:g} to {FASTEST:g}, "
+            "or inf for all at once)"
+        )
 
 
 def _ps(seconds: Floats) -> Ints:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from traces.arrivals import FASTEST
 from traces.trace import PS_PER_S, Ints, Trace, to_ps
 
 
@@ -104,8 +105,8 @@ def window(
 
 def scale_rate(trace: Trace, factor: float) -> Trace:
     """Arrivals `factor` times as fast; lengths and pauses of clients stay as they are."""
-    if not (factor > 0 and math.isfinite(factor)):
-        raise ValueError(f"scale-rate: {factor}, expected a finite factor above 0")
+    if not 0 < factor <= FASTEST:
+        raise ValueError(f"scale-rate: {factor}, expected a factor above 0, at most {FASTEST:g}")
     if factor == 1:
         return trace
     # Whole numbers all the way: a float of picoseconds is off by more than one after 2.5 hours.

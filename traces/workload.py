@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from traces.arrivals import Arrivals, Poisson
+from traces.arrivals import Arrivals, Poisson, check_rate
 from traces.lengths import Lengths
 from traces.sessions import SINGLE, Clients, Declared, Kind, RequestClass, Sessions, SharedPrefix
 from traces.settings import STRICT, load
@@ -39,6 +39,8 @@ class Workload:
     def _consistent(self) -> Self:
         if self.clients is None and self.rate is None:
             raise ValueError("rate: missing (or clients, for a closed loop)")
+        if self.rate is not None:
+            check_rate(self.rate)
         if self.clients is not None:
             if self.rate is not None:
                 raise ValueError("rate and clients contradict each other: clients set the pace")

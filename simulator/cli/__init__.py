@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -119,13 +120,28 @@ def run(args: list[str] | None = None) -> int:
 
 
 def _let_streams_take_anything() -> None:
-    """A sign that the terminal lacks becomes "?", and a closed stream takes what it is given."""
+    """A sign that the terminal lacks becomes "?", a closed stream takes what it is given, and
+    one that takes no more is named in the error, as files are."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by whoever started us
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+            for method in ("write", "flush"):
+                if method not in vars(stream):
+                    setattr(stream, method, _named(name, getattr(stream, method)))
+
+
+def _named(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    def named(*args: Any) -> Any:
+        try:
+            return method(*args)
+        except OSError as error:
+            why = f"cannot write: {(error.strerror or str(error)).lower()}"
+            raise OSError(error.errno, why, name) from None
+
+    return named
 
 
 def _broke_a_law(error: Exception) -> bool:

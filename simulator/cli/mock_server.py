@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from simulator.cli.options import count_option
 from simulator.cli.printing import note
 
 
@@ -18,9 +19,9 @@ def mock_server(
     policy: Annotated[
         str | None, typer.Option(help="By name (batchlab policy list), or mine.py:Mine.")
     ] = None,
-    token_budget: Annotated[int | None, typer.Option(help="Tokens a step at most.")] = None,
-    block_size: Annotated[int | None, typer.Option(help="Tokens a KV block.")] = None,
-    replicas: Annotated[int | None, typer.Option(help="Engines behind the router.")] = None,
+    token_budget: Annotated[int | None, count_option(help="Tokens a step at most.")] = None,
+    block_size: Annotated[int | None, count_option(help="Tokens a KV block.")] = None,
+    replicas: Annotated[int | None, count_option(help="Engines behind the router.")] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any key: engine.kv_tokens=100000."),
@@ -30,7 +31,7 @@ def mock_server(
     model: Annotated[str, typer.Option(help="The name that clients ask for.")] = "mock",
     api_key: Annotated[str, typer.Option(help="What clients must send as their key.")] = "",
     output: Annotated[
-        int, typer.Option(min=1, help="Tokens of an answer where no maximum is asked for.")
+        int, count_option(least=1, help="Tokens of an answer where no maximum is asked for.")
     ] = 256,
     misbehave: Annotated[
         list[str] | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from decimal import Decimal
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,15 +25,26 @@ MetricsOption = Annotated[
 ]
 
 
-def whole_number(text: str) -> int:
-    """The `parser` of options that count: a whole number, also written as 1e6."""
-    try:
-        number = Decimal(text)
-        if number == int(number):
-            return int(number)
-    except (ArithmeticError, ValueError):  # no number, or none that is finite
-        pass
-    raise typer.BadParameter(f"{text}, expected a whole number, such as 1000 or 1e3")
+def count_option(*names: str, least: int | None = None, **more: Any) -> Any:
+    """An option that takes a whole number, also written as 1e6."""
+    bound = "" if least is None else f" of at least {least}"
+
+    def parse(text: Any) -> int:
+        whole = _whole(text)
+        if whole is None or (least is not None and whole < least):
+            raise typer.BadParameter(f"{text}, expected a whole number{bound}, such as 8 or 1e3")
+        return whole
+
+    return typer.Option(*names, parser=parse, metavar="<int>", **more)
+
+
+def _whole(text: Any) -> int | None:
+    with suppress(ValueError):
+        return int(text)
+    with suppress(ValueError):
+        number = float(text)
+        return int(number) if number.is_integer() else None
+    return None
 
 
 def _some(workers: int) -> int:
@@ -64,7 +75,7 @@ def _flag(name: str, panel: str, help: str, **more: Any) -> Any:
 
 
 def _count(name: str, panel: str, help: str) -> Any:
-    return _flag(name, panel, help, parser=whole_number, metavar="<int>")
+    return count_option(name, rich_help_panel=panel, help=help, show_default=False)
 
 
 def scenario_from(

@@ -19,6 +19,7 @@ from simulator.cli.options import (
 from simulator.cli.printing import (
     INTERRUPTED,
     Format,
+    columns,
     command_line,
     complain,
     note,
@@ -185,7 +186,7 @@ def _print(answered: dict[str, Any], format: Format) -> None:
     from reports.tables import to_json
 
     if format is Format.table:
-        show(plan_table(answered), whole=True)
+        show(plan_table(answered, columns()))
     elif format is Format.json:
         sys.stdout.write(to_json(answered))
     else:

@@ -47,12 +47,19 @@ def command_line() -> str:
     return shlex.join(["batchlab", *sys.argv[1:]])
 
 
+def columns() -> int:
+    """Columns of the terminal, or those that tables are made for where it has fewer."""
+    from rich.console import Console
+
+    return max(Console().width, FITS)  # a figure that is cut reads as another one
+
+
 def show(result: RenderableType, *, whole: bool = False) -> None:
     """A table on stdout. `whole`: wider than the terminal rather than cut."""
     from rich.console import Console
 
     console = Console(highlight=False)
-    console.width = max(console.width, FITS)  # a figure that is cut reads as another one
+    console.width = columns()
     if whole:
         endless = console.options.update(max_width=10_000)
         console.width = max(console.width, console.measure(result, options=endless).maximum)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from simulator.cli.options import FormatOption
+from simulator.cli.options import FormatOption, count_option
 from simulator.cli.printing import Format, note
 from simulator.cli.profile_bench import fit_to_benchmarks
 from simulator.cli.profile_import import app as importers
@@ -126,7 +126,7 @@ def fit(
     engine: Annotated[str, typer.Option(help="Of a step log: engine and version.")] = "vllm",
     kv_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="The KV pool [default: as recorded].", show_default=False),
+        count_option(least=1, help="The KV pool [default: as recorded].", show_default=False),
     ] = None,
     bench: Annotated[
         list[Path] | None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from simulator.cli.options import count_option
 from simulator.cli.printing import Format, note, progress, show_rows
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ OfOption = Annotated[
 ]
 PoolOption = Annotated[
     int | None,
-    typer.Option(
-        "--kv-tokens", min=1, help="The KV pool, where /metrics lacks it.", rich_help_panel=PANEL
+    count_option(
+        "--kv-tokens", least=1, help="The KV pool, where /metrics lacks it.", rich_help_panel=PANEL
     ),
 ]
 LengthOption = Annotated[

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import FormatOption
+from .options import FormatOption, count_option
 from .printing import Format, command_line, note, progress, show
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ def validate(
             help="light, knee or preemption; may be repeated [default: all].", show_default=False
         ),
     ] = None,
-    requests: Annotated[int, typer.Option(min=2, help="Of each executed run.")] = 120,
+    requests: Annotated[int, count_option(least=2, help="Of each executed run.")] = 120,
     repeats: Annotated[int, typer.Option(min=1, help="Executed runs of each load.")] = 3,
     passes: Annotated[
         int, typer.Option(min=2, help="Over the grid, where no profile is given.")
     ] = 3,
-    seed: Annotated[int, typer.Option(min=0, help="Of requests, weights and order.")] = 0,
+    seed: Annotated[int, count_option(least=0, help="Of requests, weights and order.")] = 0,
     gate: Annotated[
         bool | None,
         typer.Option(
@@ -62,21 +62,21 @@ def validate(
     ] = None,
     kv_tokens: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Of a recorded engine [default: as recorded, else the profile's]."
+        count_option(
+            least=1, help="Of a recorded engine [default: as recorded, else the profile's]."
         ),
     ] = None,
     token_budget: Annotated[
         int | None,
-        typer.Option(min=1, help="Of a recorded engine [default: as recorded, else 2048]."),
+        count_option(least=1, help="Of a recorded engine [default: as recorded, else 2048]."),
     ] = None,
     max_running: Annotated[
         int | None,
-        typer.Option(min=1, help="Of a recorded engine [default: as recorded, else 256]."),
+        count_option(least=1, help="Of a recorded engine [default: as recorded, else 256]."),
     ] = None,
     prompt: Annotated[
         int | None,
-        typer.Option(min=1, help="Prompt tokens, where a result file does not record them."),
+        count_option(least=1, help="Prompt tokens, where a result file does not record them."),
     ] = None,
     out: Annotated[
         Path | None,

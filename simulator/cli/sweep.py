@@ -14,6 +14,7 @@ from simulator.cli.options import (
     PoolOption,
     RayAddressOption,
     WorkersOption,
+    count_option,
     takes_scenario,
 )
 from simulator.cli.printing import (
@@ -51,7 +52,7 @@ def sweep(
     format: FormatOption = Format.table,
     sample: Annotated[
         int | None,
-        typer.Option("--random", min=1, help="Only so many cells, drawn by the seed."),
+        count_option("--random", least=1, help="Only so many cells, drawn by the seed."),
     ] = None,
     export: Annotated[Export, typer.Option("--export", help="How the table is written.")] = (
         Export.csv

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.options import FormatOption
+from simulator.cli.options import FormatOption, count_option
 from simulator.cli.printing import Format, command_line, note, show
 from simulator.cli.trace_bench import import_bench
 
@@ -26,7 +26,7 @@ FileArgument = Annotated[Path, typer.Argument(help="A recorded trace, gzipped or
 OutputOption = Annotated[
     Path, typer.Option("--output", "-o", help="File to write: .csv, or .jsonl with prefixes.")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of all that is random.")]
+SeedOption = Annotated[int, count_option("--seed", least=0, help="Seed of all that is random.")]
 DialectOption = Annotated[
     str | None, typer.Option("--dialect", help="Format of the file; found by its columns.")
 ]
@@ -36,7 +36,7 @@ StartOption = Annotated[
 DurationOption = Annotated[
     str | None, typer.Option("--duration", help="Only what arrives within this time.")
 ]
-LimitOption = Annotated[int | None, typer.Option("--limit", help="Only this many requests.")]
+LimitOption = Annotated[int | None, count_option("--limit", help="Only this many requests.")]
 ScaleOption = Annotated[
     float, typer.Option("--scale-rate", help="Arrivals this many times as fast.")
 ]
@@ -99,7 +99,7 @@ def make(
     ] = None,
     preset: PresetOption = None,
     rate: Annotated[float | None, typer.Option("--rate", help="Requests per second.")] = None,
-    requests: Annotated[int | None, typer.Option("--requests", help="How many.")] = None,
+    requests: Annotated[int | None, count_option("--requests", help="How many.")] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(

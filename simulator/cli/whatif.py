@@ -16,7 +16,15 @@ from simulator.cli.options import (
     WorkersOption,
     takes_scenario,
 )
-from simulator.cli.printing import Format, command_line, note, progress, show, show_rows
+from simulator.cli.printing import (
+    Format,
+    columns,
+    command_line,
+    note,
+    progress,
+    show,
+    show_rows,
+)
 
 if TYPE_CHECKING:
     from simulator.scenario import Scenario
@@ -73,7 +81,7 @@ def whatif(
         for one, difference in zip(variant["differences"], told.differences, strict=True):
             one["real"] = difference.real
     if format is Format.table:
-        show(whatif_table(plain), whole=True)
+        show(whatif_table(plain, columns()), whole=True)
     elif format is Format.json:
         sys.stdout.write(to_json(plain))
     else:

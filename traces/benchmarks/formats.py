@@ -10,6 +10,7 @@ from typing import Any, Literal
 from traces.benchmarks import aiperf, guidellm, inference_perf, openai_batch, vllm
 from traces.benchmarks.benchmark import Benchmark, oddities
 from traces.benchmarks.documents import documents
+from traces.readers.table import cut
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +137,7 @@ def _format(path: Path, document: Any) -> Format:
         )
     keys = ", ".join(list(document)[:8]) if isinstance(document, dict) else type(document).__name__
     names = ", ".join(form.name for form in FORMATS)
-    raise ValueError(f"{path}: unknown format ({keys}), expected one of {names}")
+    raise ValueError(f"{path}: unknown format ({cut(keys)}), expected one of {names}")
 
 
 def _noted(run: Benchmark) -> Benchmark:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from traces.readers.table import fold
+from traces.readers.table import cut, fold
 from traces.settings import nearest
 
 Clock = Literal["s", "ms", "ns", "wall"]
@@ -206,7 +206,7 @@ def choose(keys: Collection[str], name: str | None, where: str) -> Dialect:
     fitting = [one for one in candidates if one.required <= have]
     if fitting:
         return max(fitting, key=lambda one: len(one.required))
-    found = ", ".join(keys) if keys else "none"
+    found = cut(", ".join(keys)) if keys else "none"
     for key, reason in REFUSED.items():
         if key in have and name is None:
             raise ValueError(f"{where}: {reason}")

@@ -16,7 +16,8 @@ def read_text(path: Path) -> str:
     it cannot be read.
     """
     raw = path.read_bytes()
-    if raw[:2] == b"\x1f\x8b":
+    packed = raw[:2] == b"\x1f\x8b"
+    if packed:
         try:
             raw = gzip.decompress(raw)
         except (OSError, EOFError, zlib.error) as error:
@@ -24,6 +25,11 @@ def read_text(path: Path) -> str:
     if raw.startswith(_LFS):
         raise ValueError(
             f"{path}: a Git LFS pointer, not the data itself; fetch it with: git lfs pull"
+        )
+    if raw and path.suffix == ".gz" and not packed:
+        raise ValueError(
+            f"{path}: not a gzip file, though its name ends in .gz; where it is plain text, take "
+            "that off"
         )
     encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     try:

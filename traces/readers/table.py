@@ -50,6 +50,11 @@ def fold(key: str) -> str:
     return key.strip().casefold()
 
 
+def cut(text: str, most: int = 80) -> str:
+    """What a message quotes of a file that may be anything."""
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
 def _csv(path: Path, text: str) -> Table:
     _, header = next(_csv_rows(text, separator := _separator(text)))
     keys = tuple(name.strip() for name in header)
@@ -91,7 +96,7 @@ def _names(path: Path, keys: tuple[str, ...]) -> dict[str, str]:
     names: dict[str, str] = {}
     for key in keys:
         if fold(key) in names and fold(key):
-            raise ValueError(f"{path}: two columns are called {key}")
+            raise ValueError(f"{path}: two columns are called {cut(key)}")
         names[fold(key)] = key
     return names
 
