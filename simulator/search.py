@@ -185,14 +185,14 @@ def find_edge_once(service: Interval, effort: Effort) -> Generator[list[Probe], 
 def with_spread(edge: Edge, error: float, groups: int) -> Edge:
     """The edge of a recording with an interval: `error` is the standard error of the margin
     there, from leaving out each of `groups` stretches of the recording in turn."""
-    from scipy import stats
+    from scipy.special import stdtrit
 
     if edge.rate is None or edge.verdict == "all":
         return edge
     middle, error = edge.rate.estimate, error / edge.slope
 
     def reach(share: float) -> float:
-        return 1 - math.exp(-float(stats.t.ppf(share, groups - 1)) * error)
+        return 1 - math.exp(-float(stdtrit(groups - 1, share)) * error)
 
     wide = middle * reach(0.975)
     rate = Interval(estimate=middle, low=middle - wide, high=middle + wide, samples=groups)
