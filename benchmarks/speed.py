@@ -1,6 +1,6 @@
 """How fast a run is: leaping and stepping against the naive loop, in CPU time, interleaved.
 
-    python benchmarks/speed.py [--only W1,W3,azure] [--rounds 5] [--naive-rounds 2] [--share 1]
+    python benchmarks/speed.py [--only W1,W3,azure] [--rounds 5] [--slow-rounds 2] [--share 1]
                                [--remember]
 
 Each figure is the least of several rounds of `process_time`, metrics included; the rounds of
@@ -93,28 +93,29 @@ def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
     return process_time() - began, result
 
 
-def measured(job: Job, rounds: int, naive_rounds: int) -> dict[str, Any]:
+def measured(job: Job, rounds: int, slow_rounds: int) -> dict[str, Any]:
     """The figures of one job; the three engines take turns."""
     times: dict[str, list[float]] = {"naive": [], "step": [], "leap": []}
     slowness: list[float] = []
-    records: dict[str, Records] = {}
-    for number in range(max(rounds, naive_rounds)):
+    works: dict[str, Callable[[], Any]] = {
+        "naive": lambda: naive.run(job.trace, job.policy, job.engine, job.step_time),
+        "step": lambda: summarized(job, False),
+        "leap": lambda: summarized(job, True),
+    }
+    last: dict[str, Any] = {}
+    for number in range(max(rounds, slow_rounds)):
         slowness.append(timeout_us())
-        if number < naive_rounds:
-            spent, truth = seconds(
-                lambda: naive.run(job.trace, job.policy, job.engine, job.step_time)
-            )
-            times["naive"].append(spent)
-        for name, leap in (("step", False), ("leap", True)):
-            if number < rounds:
-                spent, records[name] = seconds(lambda leap=leap: summarized(job, leap))  # type: ignore[misc]
+        for name, work in works.items():
+            if number < (rounds if name == "leap" else slow_rounds):
+                last.pop(name, None)
+                spent, last[name] = seconds(work)
                 times[name].append(spent)
     slowness.append(timeout_us())
-    run = records["leap"]
+    run = last["leap"]
     for column in ("finished", "first_token", "preemptions"):
-        if naive_rounds and not (run.requests[column] == truth.requests[column]).all():
+        if not (run.requests[column] == last["naive"].requests[column]).all():
             raise SystemExit(f"{job.name}: {column} differs from the naive loop: not comparable")
-    best = {name: min(spent) for name, spent in times.items() if spent}
+    best = {name: min(spent) for name, spent in times.items()}
     requests, steps = len(job.trace), len(run.steps)
     lasted = int((run.steps.start + run.steps.duration).max()) / PS_PER_S
     return {
@@ -122,10 +123,10 @@ def measured(job: Job, rounds: int, naive_rounds: int) -> dict[str, Any]:
         "about": job.about,
         "requests": requests,
         "steps_per_request": steps / requests,
-        "naive_s": best.get("naive"),
+        "naive_s": best["naive"],
         "step_s": best["step"],
         "leap_s": best["leap"],
-        "times_naive": best["naive"] / best["leap"] if naive_rounds else None,
+        "times_naive": best["naive"] / best["leap"],
         "times_naive_goal": GOALS.get(job.name),
         "times_stepping": best["step"] / best["leap"],
         "times_stepping_goal": LEAP_GOALS.get(job.name),
@@ -169,7 +170,7 @@ def main() -> None:
     names = [*(w.name for w in WORKLOADS), "azure"]
     parser.add_argument("--only", default=",".join(names), help="workloads, comma-separated")
     parser.add_argument("--rounds", type=int, default=5, help="of the fast engine")
-    parser.add_argument("--naive-rounds", type=int, default=2, help="of the naive loop; 0 = none")
+    parser.add_argument("--slow-rounds", type=int, default=2, help="of the two others")
     parser.add_argument("--share", type=float, default=1.0, help="of each workload's requests")
     parser.add_argument("--remember", action="store_true", help="append to history.csv")
     options = parser.parse_args()
@@ -179,7 +180,7 @@ def main() -> None:
     print(line(title for _, title, _ in COLUMNS))
     figures = []
     for job in jobs(chosen, options.share):
-        result = measured(job, options.rounds, options.naive_rounds)
+        result = measured(job, options.rounds, options.slow_rounds)
         figures.append(result)
         cells = [
             "" if result[key] is None else shape.format(result[key]) for key, _, shape in COLUMNS
