@@ -146,6 +146,8 @@ class StepTime:
         default_factory=dict, init=False, repr=False, compare=False
     )
     """What `by_counts` has worked out."""
+    _g: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _h: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def constant(cls, step_ps: int) -> StepTime:
@@ -179,7 +181,12 @@ class StepTime:
         n = p + d
         total = self.t0 + self.tS * (f + d)
         if n:
-            total += interpolate(self.g, n if p else self.pad(n)) + interpolate(self.h, f + d)
+            size, rows = n if p else self.pad(n), f + d
+            if size not in self._g:
+                self._g[size] = interpolate(self.g, size)
+            if rows not in self._h:
+                self._h[rows] = interpolate(self.h, rows)
+            total += self._g[size] + self._h[rows]
         if p:
             total += self.p0 + self.pP * p + self.pF * f
         if d:

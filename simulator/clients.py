@@ -81,12 +81,7 @@ class Clients:
             return None
         first = self._first
         if self.open_loop:
-            self._first = following = next(self._rows, None)
-            if following is None:
-                self.next, self.more = None, False
-            else:
-                self.next = following.arrival
-            return first
+            return self.pop()
         if self._due and (first is None or self._due[0][:2] < (first.arrival, first.index)):
             first = heappop(self._due)[2]
         else:
@@ -94,6 +89,17 @@ class Clients:
         if self._retry.count and first is not None:
             self._sent[first.index] = first
         self._look()
+        return first
+
+    def pop(self) -> Request:
+        """Open loop: the next request, whenever it is sent. There must be one."""
+        first = self._first
+        assert first is not None
+        self._first = following = next(self._rows, None)
+        if following is None:
+            self.next, self.more = None, False
+        else:
+            self.next = following.arrival
         return first
 
     @property

@@ -52,7 +52,7 @@ def cruise(
     reserve, longest = step.reserve, step.max_model_len - 1
     beyond = min(replica.horizon + 1, FOREVER)
     ends, finishing, spells = group.ends, group.finishing, group.spells.rows
-    rows, queued = log.leaps.rows, log.queued
+    rows, queued, grown_later = log.leaps.rows, log.queued, log.grown
     known_ps, counts_blocks = prices.known, prices.counts_blocks
     area_ps, reach_ps, alone_ps = prices.pA2, prices.pH, prices.decode[2]
     mixed_ps = (prices.mixed or prices.decode)[2]
@@ -162,7 +162,7 @@ def cruise(
                 break
             now = arrival
             while arrival == now:
-                if (new := world.pull(now, lane)) is not None:
+                if (new := world.pull(lane)) is not None:
                     new.boundary = now
                     queued.append(now)
                     queue.append(new)
@@ -213,23 +213,36 @@ def cruise(
                     until = world.next
             if most > 1 and end < until:
                 growth = prices.growth(prefill, single, squares) if fed else alone_ps * single
-                leap = Leap(now, first, growth, most, [])
-                lengthen(leap, group if decodes else None, fed, size, free - floor, until)
-                if counts_blocks:
-                    count_blocks(leap, prices, turned, [0] * leap.steps, until)
-                end = leap.end(leap.steps)
-                if end >= beyond and leap.steps > 1:
-                    cut(leap, leap.steps - 1)
+                brief = ahead and not (fed or counts_blocks)
+                if brief:  # what `lengthen` comes to for decodes alone, without its calls
+                    steps = most
+                    end = now + steps * first + growth * (steps * (steps - 1) // 2)
+                    if end > until:
+                        steps = Leap(now, first, growth, most, []).reach(until)
+                        end = now + steps * first + growth * (steps * (steps - 1) // 2)
+                    at = (ticks + 1) % size
+                    later = ((due[at:] + due[:at]) * ((steps - 1) // size + 1))[: steps - 1]
+                    more = sum(later)
+                    brief = more <= free - floor and end < beyond
+                    if brief:
+                        grown_later.extend(later)
+                if not brief:
+                    leap = Leap(now, first, growth, most, [])
+                    lengthen(leap, group if decodes else None, fed, size, free - floor, until)
+                    if counts_blocks:
+                        count_blocks(leap, prices, turned, [0] * leap.steps, until)
+                    if leap.steps > 1 and leap.end(leap.steps) >= beyond:
+                        cut(leap, leap.steps - 1)
                     end = leap.end(leap.steps)
         if not ahead:
             leap = leap or Leap(now, first, 0, 1, [])
             yield replica.sleep(leap)
             replica.awake()
             end = leap.end(leap.steps)
-        if leap is not None and leap.steps > 1:
-            steps = leap.steps
+        if leap is not None:
+            steps, more = leap.steps, sum(leap.grown)
             log.grew(leap)
-            more = sum(leap.grown)
+        if more:
             handled += more
             counted = handled
             tables += more
@@ -329,7 +342,7 @@ def cruise(
             log.leaps.pack()
             group.spells.pack()
             done.tell()
-        now = end
+        start, now = now, end
         if not ahead:
             for seq in ending:
                 replica.on_left(seq, replica.index, seq.reason)
@@ -341,8 +354,11 @@ def cruise(
             continue
         while arrival <= now:
             at = arrival
-            if (new := world.pull(now, lane)) is not None:
-                new.boundary = now if leap is None else leap.end(leap.reach(at))
+            if (new := world.pull(lane)) is not None:
+                new.boundary = now
+                if steps > 1 and at < now:
+                    leap = leap or Leap(start, first, growth, steps, [])
+                    new.boundary = leap.end(leap.reach(at))
                 queued.append(at)
                 queue.append(new)
                 came += 1

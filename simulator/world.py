@@ -104,11 +104,10 @@ class World:
 
     # For a replica that runs ahead of the clock (`quiet`)
 
-    def pull(self, now: int, lane: str) -> Sequence | None:
-        """The next request, sent by `now`, before its time comes on the clock; None if it cannot
-        be served. `counted` is to be told of it. Raises `LawBroken` if it is not for `lane`."""
-        request = self.clients.take(now)
-        assert request is not None
+    def pull(self, lane: str) -> Sequence | None:
+        """The next request, before its time comes on the clock; None if it cannot be served.
+        `counted` is to be told of it. Raises `LawBroken` if it is not for `lane`."""
+        request = self.clients.pop()
         self.sent += 1
         seq, refusal = self._door.enter(request)
         if refusal:
