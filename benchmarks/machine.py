@@ -52,7 +52,7 @@ def cpu() -> str:
     return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "")
 
 
-def commit() -> str:
+def checked_out() -> str:
     """The commit that is checked out; with a + where files differ from it."""
     folder = Path(__file__).parent
 
@@ -66,11 +66,11 @@ def commit() -> str:
     return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
 
 
-def remember(benchmark: str, timeout: float, rows: Iterable[dict[str, Any]]) -> None:
-    """Append `rows` (of the last fields of `FIELDS`) to history.csv."""
+def remember(benchmark: str, commit: str, timeout: float, rows: Iterable[dict[str, Any]]) -> None:
+    """Append `rows` (of the last fields of `FIELDS`), measured at `commit`, to history.csv."""
     known = {
         "date": datetime.now(UTC).date().isoformat(),
-        "commit": commit(),
+        "commit": commit,
         "cpu": cpu(),
         "python": platform.python_version(),
         "timeout_us": round(timeout, 3),

@@ -21,7 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.machine import GOALS_US, remember, timeout_us
+from benchmarks.machine import GOALS_US, checked_out, remember, timeout_us
 from benchmarks.workloads import WORKLOADS, Workload
 from calibration.step_time import Predicted
 from reports.latencies import Latencies
@@ -84,6 +84,7 @@ def main() -> None:
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--remember", action="store_true", help="append to history.csv")
     options = parser.parse_args()
+    commit = checked_out()  # now: it may be another one when this is over
     if options.one:
         print(json.dumps(one(options.one)))
         return
@@ -117,7 +118,7 @@ def main() -> None:
         for size in sizes:
             row = {key: size[key] for key in ("requests", "cpu_s", "peak_mib")}
             row |= {"case": "W1", "requests_per_s": size["requests"] / size["cpu_s"]}
-            remember("scale", size["timeout_us"], [row])
+            remember("scale", commit, size["timeout_us"], [row])
     print(json.dumps({"benchmark": "scale", "sizes": sizes, "slope": slope, "goals": GOALS}))
 
 

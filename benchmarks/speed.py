@@ -25,7 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import naive
-from benchmarks.machine import GOALS_US, remember, timeout_us
+from benchmarks.machine import GOALS_US, checked_out, remember, timeout_us
 from benchmarks.workloads import WORKLOADS
 from calibration.profile import load_profile
 from calibration.step_time import Predicted, StepTime
@@ -174,6 +174,7 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=1.0, help="of each workload's requests")
     parser.add_argument("--remember", action="store_true", help="append to history.csv")
     options = parser.parse_args()
+    commit = checked_out()  # now: it may be another one when this is over
     chosen = options.only.split(",")
     if unknown := sorted(set(chosen) - set(names)):
         parser.error(f"--only {unknown[0]}: expected some of {','.join(names)}")
@@ -197,7 +198,9 @@ def main() -> None:
                 "requests_per_s",
                 "times_real_time",
             )
-            remember("speed", figure["timeout_us"], [row | {key: figure[key] for key in kept}])
+            remember(
+                "speed", commit, figure["timeout_us"], [row | {key: figure[key] for key in kept}]
+            )
 
 
 if __name__ == "__main__":
