@@ -13,10 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reports.percentiles import Distribution
-from traces.records import Records
+from traces.records import Records, parts
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+
+TICKING = ("replica", "tick", "start", "duration")
+NO_TICKS = (np.empty(0, dtype=np.int64),) * 3
 
 
 def column(frame: object, name: str) -> Ints:
@@ -31,15 +35,16 @@ class Gaps:
         """Raises ValueError where ticks, spells and requests do not belong together."""
         self.rows = len(records.requests)
         steps, spells, stalls = records.steps, records.spells, records.stalls
-        ticks = column(steps, "tick")
-        ticking = ticks >= 0
-        replica = column(steps, "replica")
+        found = [
+            (replica[tick >= 0], tick[tick >= 0], (start + duration)[tick >= 0])
+            for replica, tick, start, duration in parts(steps, TICKING)
+        ]
+        replica, ticks, end = map(np.concatenate, zip(*found, strict=True)) if found else NO_TICKS
+        del found
         if np.any(replica[1:] < replica[:-1]):
             raise ValueError("steps: rows are not ordered by replica")
-        counts = np.bincount(replica[ticking], minlength=1)
+        counts = np.bincount(replica, minlength=1)
         del replica
-        end = column(steps, "start") + column(steps, "duration")
-        end, ticks = end[ticking], ticks[ticking]
         self.gap: Ints = np.diff(end, prepend=end[:1])
         """Picoseconds, one per tick of all replicas; that of a replica's first tick has none."""
         offsets = np.concatenate([[0], np.cumsum(counts)])

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from traces.records import ColumnFrame
+from traces.records import parts
 
-Ints = NDArray[np.int64]
 NEEDED = (
     "duration", "host", "prefill_tokens", "decodes", "running", "waiting", "free_blocks", "outside",
 )  # fmt: skip
@@ -43,7 +40,7 @@ class StepSums:
 def step_sums(steps: Any, *, blocks: int, seats: int | None) -> StepSums:
     """Of a table of steps (`Records.steps`); a replica has `blocks` blocks and `seats` seats."""
     sums = StepSums()
-    for duration, host, prefill, decodes, running, waiting, free, outside in _parts(steps):
+    for duration, host, prefill, decodes, running, waiting, free, outside in parts(steps, NEEDED):
         if not len(duration):
             continue
         time = duration.astype(np.float64)
@@ -59,10 +56,3 @@ def step_sums(steps: Any, *, blocks: int, seats: int | None) -> StepSums:
         if seats is not None:
             sums.full += float(np.sum(time[(running >= seats) & (waiting > 0)]))
     return sums
-
-
-def _parts(steps: Any) -> Iterator[tuple[Ints, ...]]:
-    if isinstance(steps, ColumnFrame):
-        yield from steps.parts(NEEDED)
-    else:
-        yield tuple(np.asarray(steps[name], dtype=np.int64) for name in NEEDED)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traces.records import REQUEST_COLUMNS, WAITS, Records
+from traces.records import REQUEST_COLUMNS, WAITS, Records, parts
+from traces.trace import Ints
 
 if TYPE_CHECKING:  # its verbs raise LawBroken
     from simulator.step import StepBuilder
@@ -57,9 +59,7 @@ def check(records: Records, builders: list[StepBuilder], *, sent: int, complete:
     waits = sum(r[f"wait_{name}"] for name in WAITS)
     law((waits == r["first_scheduled"] - r["arrival"])[ran].all(), "waits add up to queue time")
     law(all((r[f"wait_{name}"] >= 0).all() for name in WAITS), "no wait is negative")
-    _check_steps(records, law)
-    _check_flow(records, law)
-    _check_gaps(records, law)
+    _check_gaps(records, _check_steps(records, law), law)
     for builder in builders:
         try:
             builder.pool.check(seq.table for seq in builder.running)
@@ -67,64 +67,68 @@ def check(records: Records, builders: list[StepBuilder], *, sent: int, complete:
             raise LawBroken(f"{who}: after the run: {error}") from None
 
 
-def _check_steps(records: Records, law: Law) -> None:
-    """Budget, blocks and time. A column of millions of steps goes before the next one comes."""
-    about, steps = records.about, records.steps
-    fed = np.asarray(steps["prefill_tokens"]) + np.asarray(steps["decodes"])
+STEPS = (
+    "replica", "start", "duration", "prefill_tokens", "decodes", "running", "free_blocks",
+    "admitted", "preempted", "finished", "tick",
+)  # fmt: skip
+"""Columns that the laws are about."""
+
+
+def _check_steps(records: Records, law: Law) -> list[tuple[int, Ints]]:
+    """Budget, seats, blocks and time, and who comes and goes, some steps at a time.
+
+    Returns when the ticks of each part ended, and the replica of the part.
+    """
+    about, run = records.about, 0
+    budget, seats = about.get("token_budget"), about.get("max_running")
+    ticks: list[tuple[int, Ints]] = []
+    before = (-1, 0, 0)
+    """Of the last step of the part before: replica, end, and who still ran when it was over."""
+    for part in parts(records.steps, STEPS):
+        for index, columns in _by_replica(part):
+            start, duration, prefill, decodes, running, free, came, left, done, tick = columns
+            fed = prefill + decodes
+            run += int(fed.sum())
+            if budget is not None:
+                law((fed <= budget).all(), "the token budget is kept")
+            if seats is not None:
+                law((running <= seats).all(), "seats are kept")
+            law((free >= 0).all(), "no block is handed out twice")
+            end, stay = start + duration, running - done
+            last = before[1:] if before[0] == index else (int(start[0]), 0)
+            before = index, int(end[-1]), int(stay[-1])
+            law((start >= np.append(last[0], end[:-1])).all(), "steps do not overlap")
+            flow = running - np.append(last[1], stay[:-1])
+            law((flow == came - left).all(), "N(t+1) = N(t) - finished + admitted - preempted")
+            ticks.append((index, end[tick >= 0]))
     law(
-        records.requests["computed"].sum() == fed.sum(),
+        records.requests["computed"].sum() == run,
         "tokens computed for requests are tokens run in steps",
     )
-    budget = about.get("token_budget")
-    if budget is not None:
-        law((fed <= budget).all(), "the token budget is kept")
-    del fed
-    law((steps["free_blocks"] >= 0).all(), "no block is handed out twice")
-    start = np.asarray(steps["start"])
-    pause = np.diff(start)
-    pause -= np.asarray(steps["duration"])[:-1]
-    law((pause >= 0)[_same_replica(records)].all(), "steps do not overlap")
+    return ticks
 
 
-def _check_flow(records: Records, law: Law) -> None:
-    """Who comes and goes, step by step."""
-    steps, seats = records.steps, records.about.get("max_running")
-    running = np.asarray(steps["running"])
-    if seats is not None:
-        law((running <= seats).all(), "seats are kept")
-    flow = np.diff(running)
-    flow -= np.asarray(steps["admitted"])[1:]
-    flow += np.asarray(steps["preempted"])[1:]
-    flow += np.asarray(steps["finished"])[:-1]
-    law(
-        (flow == 0)[_same_replica(records)].all(),
-        "N(t+1) = N(t) - finished + admitted - preempted",
-    )
+def _by_replica(part: tuple[Ints, ...]) -> Iterator[tuple[int, list[Ints]]]:
+    """The steps of each replica in it: its index, and the columns but `replica`."""
+    replica, *columns = part
+    cuts = [0, *(np.flatnonzero(np.diff(replica)) + 1).tolist(), len(replica)]
+    for begin, end in pairwise(cuts):
+        if end > begin:
+            yield int(replica[begin]), [column[begin:end] for column in columns]
 
 
-def _same_replica(records: Records) -> Any:
-    """Of each step but the first: whether it follows one of its own replica."""
-    if records.about["replicas"] == 1:
-        return slice(None)
-    return np.diff(np.asarray(records.steps["replica"])) == 0
-
-
-def _check_gaps(records: Records, law: Law) -> None:
+def _check_gaps(records: Records, ticks: list[tuple[int, Ints]], law: Law) -> None:
     """TTFT + gaps = E2E, to the picosecond, for every request."""
-    r, s = records.requests, records.steps
+    r = records.requests
     rows = len(r)
     position = np.full(int(r["request"].max()) + 1 if rows else 0, -1)
     position[r["request"].to_numpy()] = np.arange(rows)
     total = np.zeros(rows, dtype=np.int64)
     stalls, spells = records.stalls, records.spells
     np.add.at(total, position[stalls["request"].to_numpy()], stalls["gap"].to_numpy())
-    end = np.asarray(s["start"]) + np.asarray(s["duration"])
-    ticking = np.asarray(s["tick"]) >= 0
-    several = records.about["replicas"] > 1
-    replica = np.asarray(s["replica"]) if several else None
     home = spells["replica"].to_numpy()
-    for index in range(records.about["replicas"]):
-        ends = end[ticking if replica is None else ticking & (replica == index)]
+    for index in sorted({index for index, _ in ticks}):
+        ends = np.concatenate([part for whose, part in ticks if whose == index])
         mine = home == index
         last, first = spells["last_tick"].to_numpy()[mine], spells["first_tick"].to_numpy()[mine]
         # The tick before the first one ended at 0, or long ago: nobody's gap begins there.

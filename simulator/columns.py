@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from traces.trace import Ints
 
-CHUNK = 4096
+CHUNK = 1024
 """Rows that are kept as tuples before they become arrays."""
 KINDS = (np.int8, np.int16, np.int32, np.int64)
 

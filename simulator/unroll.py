@@ -15,7 +15,7 @@ from simulator.window import Log, Outside, Passed, Window
 from traces.records import STEP_COLUMNS, ColumnFrame
 from traces.trace import Ints
 
-PACKS = 32
+PACKS = 128
 """Packs of leaps that are worked out at once."""
 
 
@@ -56,7 +56,7 @@ def parts(replicas: list[ReplicaSteps], names: tuple[str, ...]) -> Iterator[tupl
     """The columns `names`, some steps at a time."""
     for replica in replicas:
         for window in replica.windows:
-            yield tuple(map(window.column, names))
+            yield window.columns(names)
 
 
 def joined(replicas: list[ReplicaSteps], name: str) -> Ints:

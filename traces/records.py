@@ -136,6 +136,14 @@ class ColumnFrame:
         return isinstance(right, pd.DataFrame) and self.frame.equals(right)
 
 
+def parts(table: Any, names: tuple[str, ...]) -> Iterator[tuple[NDArray[np.int64], ...]]:
+    """Columns of a table of `Records`, some rows at a time where it is made so."""
+    if isinstance(table, ColumnFrame):
+        yield from table.parts(names)
+    else:
+        yield tuple(np.asarray(table[name], dtype=np.int64) for name in names)
+
+
 @dataclass(frozen=True)
 class Records:
     """A finished run. `about` carries what reports print beside the numbers."""

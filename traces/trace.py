@@ -142,9 +142,10 @@ class Trace:
     def requests(self) -> Iterator[Request]:
         """Rows in order, as Python scalars."""
         make = partial(tuple.__new__, Request)
-        # Chunked: a million rows as Python ints at once would cost hundreds of megabytes.
-        for begin in range(0, len(self), 65536):
-            end = min(begin + 65536, len(self))
+        # Chunked: a million rows as Python ints at once would cost hundreds of megabytes, and a few
+        # thousand stay in the cache until they are used.
+        for begin in range(0, len(self), 4096):
+            end = min(begin + 4096, len(self))
             arrival, prompt, output, declared, priority, tenant, session, after = (
                 column[begin:end].tolist()
                 for column in (
