@@ -138,7 +138,7 @@ class Door:
         # The last token is never fed (rule A5); at least one more than the prompt must fit, for
         # the run's model limit is no more than the pool.
         slots = self._slots - self._others(seq) if self._pinned else self._slots
-        if prompt + max(declared - 1, 1) > slots:
+        if prompt + (declared - 1 if declared > 2 else 1) > slots:
             return seq, "rejected: prompt and declared maximum exceed the pool"
         return seq, ""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from itertools import accumulate
-from math import isqrt
+from math import sqrt
 
 from calibration.step_time import StepTime
 from simulator.decodes import Decodes
@@ -50,13 +50,19 @@ class Leap:
         ahead = time - self.start
         if ahead <= self.first:
             return 1
-        if not self.growth:
-            return -(-ahead // self.first)
-        b = 2 * self.first - self.growth
-        step = (isqrt(b * b + 8 * self.growth * ahead) - b) // (2 * self.growth)
-        step = max(step, 1)
-        while self.end(step) < time:
+        first, growth = self.first, self.growth
+        if not growth:
+            return -(-ahead // first)
+        # The root in floating point, then exactly: it may be off by one step either way.
+        b = 2.0 * first - growth
+        step = int((sqrt(b * b + 8.0 * growth * ahead) - b) / (2.0 * growth)) or 1
+        end = step * first + growth * (step * (step - 1) // 2)
+        while end < ahead:
+            end += first + growth * step
             step += 1
+        while end - first - growth * (step - 1) >= ahead:
+            step -= 1
+            end -= first + growth * step
         return step
 
 
