@@ -262,7 +262,8 @@ class Replica:
 
     def _cruises(self) -> bool:
         """Whether the policy need not be asked, as long as `cruise` knows what it would do."""
-        if not (self._plain and self._stable is not None and self._stable.in_order):
+        stable = self._stable
+        if not (self._plain and stable and stable.in_order and stable.until is None):
             return False
         if self.log.unfed:  # the row of the next step counts them
             return False

@@ -104,7 +104,8 @@ def test_another_row_of_the_same_class_never_costs_less(step_time, chunks, decod
 def test_equal_steps_grow_by_exactly_growth(step_time, chunks, decodes, steps):
     """Each chunk moves on by its size, each decode by one token: an arithmetic series."""
     squares = sum(new * new for new, _ in chunks)
-    grow = step_time.growth(shape_of(chunks + decodes), squares)
+    shape = shape_of(chunks + decodes)
+    grow = step_time.growth(shape.prefill_tokens, shape.decodes, squares)
     prices = [
         step_time.price(shape_of([(new, cached + k * new) for new, cached in chunks + decodes]))
         for k in range(steps + 1)

@@ -23,6 +23,7 @@ from virtual import InProcess, virtually
 from calibration.profile import load_profile
 from calibration.raw import shape_of
 from simulator.cli import run as batchlab
+from simulator.columns import Columns
 from simulator.faults import Faults
 from simulator.run import simulate
 from simulator.scenario import Scenario
@@ -257,7 +258,7 @@ def test_nothing_is_kept_of_the_past() -> None:
         for _ in range(2):
             await asyncio.gather(*(client.stream(max_tokens=300) for _ in range(2)))
             columns = vars(client.api.live.replicas[0].log).values()
-            found.append(sum(len(column) for column in columns if isinstance(column, array)))
+            found.append(sum(len(kept) for kept in columns if isinstance(kept, array | Columns)))
         return found
 
     after_300, after_600 = ask(sizes)
