@@ -226,7 +226,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 @settings(
-    max_examples=100,
+    max_examples=60,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -321,7 +321,7 @@ def plain_cases(draw: st.DrawFn) -> Case:
 
 
 @settings(
-    max_examples=150,
+    max_examples=80,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
