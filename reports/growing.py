@@ -23,7 +23,7 @@ class GrowingTable(ABC):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rows = 0
-        """Added so far."""
+        """Added so far; once closed, those in the file, also where an addition was interrupted."""
 
     def add(self, columns: Mapping[str, NDArray[Any]]) -> None:
         """Append rows: every column of the table, equally long.
@@ -67,6 +67,7 @@ class _Parquet(GrowingTable):
 
         super().__init__(path)
         self._make = pyarrow.table
+        self._metadata = pyarrow.parquet.read_metadata
         kinds = {name: pyarrow.string() if name in texts else pyarrow.int64() for name in columns}
         fields = [pyarrow.field(name, kind, nullable=False) for name, kind in kinds.items()]
         self._schema = pyarrow.schema(fields)
@@ -90,6 +91,7 @@ class _Parquet(GrowingTable):
         try:
             with _naming(self.path):
                 self._writer.close()
+                self.rows = self._metadata(str(self.path)).num_rows
         except OSError:
             self._torn = True
             raise
@@ -106,8 +108,9 @@ class _Csv(GrowingTable):
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         super().__init__(path)
-        self._whole = 0
-        """Bytes up to the end of the last addition."""
+        self._whole = 0, 0
+        """Bytes and rows up to the end of the last addition: one value, lest an interruption part
+        them."""
         with _naming(path):
             self._file: IO[bytes] = open(path, "wb", buffering=0)  # noqa: SIM115
             try:
@@ -124,13 +127,15 @@ class _Csv(GrowingTable):
         rest = memoryview(text)
         while rest:
             rest = rest[self._file.write(rest) :]
-        self._whole += len(text)
+        size, rows = self._whole
+        self._whole = size + len(text), rows + len(frame)
 
     def close(self) -> None:
         if not self._file.closed:
             self._file.close()
+            size, self.rows = self._whole
             with suppress(OSError):  # no file in whose midst to cut
-                os.truncate(self.path, self._whole)
+                os.truncate(self.path, size)
 
 
 @contextmanager
