@@ -79,9 +79,9 @@ class Clients:
         """The next request, if it is due by `now`."""
         if self.next is None or self.next > now:
             return None
-        first = self._first
         if self.open_loop:
             return self.pop()
+        first = self._first
         if self._due and (first is None or self._due[0][:2] < (first.arrival, first.index)):
             first = heappop(self._due)[2]
         else:

@@ -60,13 +60,29 @@ def cruise(
     # The group's and the pool's counters are kept here until the end.
     decodes, contexts, tables, ticks = group.size, group.context, group.table, group.ticks
     free, handled, counted = pool.free, pool.turned, step.turned
-    seated, number = step.seated, step.number
+    number = step.number
     fed_tokens = came = came_tokens = 0
     arrival = FOREVER if clients.next is None or not ahead else clients.next
     lanes = step.queue.lanes
     done.lane = lane = step.queue.only_name
+    start, first, growth, steps = now, 0, 0, 1
+    leap: Leap | None = None
     over = False
     while True:
+        # Ahead of the clock: who was sent during the last leap, or now.
+        while arrival <= now:
+            at = arrival
+            if (new := world.pull(lane)) is not None:
+                new.boundary = now
+                if steps > 1 and at < now:
+                    leap = leap or Leap(start, first, growth, steps, [])
+                    new.boundary = leap.end(leap.reach(at))
+                queued.append(at)
+                queue.append(new)
+                came += 1
+                came_tokens += new.prompt + new.declared
+            arrival = FOREVER if clients.next is None else clients.next
+
         # Whoever runs is fed: decodes by counters, and the one prompt that is not done.
         left = budget - decodes
         if left < 0:
@@ -131,16 +147,7 @@ def cruise(
                 why, floor = RESERVE, need
                 break
             queue.popleft()
-            seated += 1
-            seq.place = seated
-            running[seq] = None
-            seq.admitted_at = now
-            stay = now - seq.queued_at
-            seq.waited += stay
-            if seq.first_scheduled < 0:
-                seq.first_scheduled = now
-            else:
-                seq.stalled += stay
+            step.seat(seq, now)
             admitted += 1
             left -= amount
             own = -(-amount // size)
@@ -148,8 +155,6 @@ def cruise(
             blocks += own
             free -= own
             fed.append((seq, amount))
-            if amount < known:
-                chunks[seq] = None
             if amount > 1:
                 prefill += amount
                 parts += 1
@@ -160,15 +165,7 @@ def cruise(
         if left == budget:  # nobody is there
             if queue or arrival >= beyond:
                 break
-            now = arrival
-            while arrival == now:
-                if (new := world.pull(lane)) is not None:
-                    new.boundary = now
-                    queued.append(now)
-                    queue.append(new)
-                    came += 1
-                    came_tokens += new.prompt + new.declared
-                arrival = FOREVER if clients.next is None else clients.next
+            now, steps = arrival, 1
             continue
         head = queue[0] if why else None
 
@@ -284,7 +281,7 @@ def cruise(
             produced = seq._produced
             if computed < seq.prompt + produced:
                 continue
-            chunks.pop(seq, None)
+            del chunks[seq]
             if produced:
                 step.resume_gaps(seq, end)
             else:
@@ -351,26 +348,13 @@ def cruise(
                 yield Wake(replica.env, SCHEDULES + replica.index, 0)
             if len(lanes) > 1:
                 break
-            continue
-        while arrival <= now:
-            at = arrival
-            if (new := world.pull(lane)) is not None:
-                new.boundary = now
-                if steps > 1 and at < now:
-                    leap = leap or Leap(start, first, growth, steps, [])
-                    new.boundary = leap.end(leap.reach(at))
-                queued.append(at)
-                queue.append(new)
-                came += 1
-                came_tokens += new.prompt + new.declared
-            arrival = FOREVER if clients.next is None else clients.next
 
     if number > step.number:
         step.passed()
     group.size, group.context, group.table = decodes, contexts, tables
     group.lanes[lane] = decodes
     pool.free, pool.turned, step.turned = free, handled, counted
-    step.seated, step.number = seated, number
+    step.number = number
     step.service.alone += fed_tokens
     if ahead:
         world.counted(came, came_tokens)

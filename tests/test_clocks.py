@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
-from test_same_as_naive import Case, cases, run_fast
+from test_same_as_naive import Case, cases, examples, run_fast
 
 from benchmarks import naive
 from calibration.step_time import Predicted, StepTime
@@ -99,11 +99,7 @@ def walked(truth: naive.NaiveRun) -> list[Counter[str]]:
     return found
 
 
-@settings(
-    max_examples=80,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@examples(80)
 @given(cases())
 def test_the_parts_add_up_and_are_those_of_a_walk(case: Case) -> None:
     records = run_fast(case, leap=True)

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from simpy import Environment
 
@@ -28,7 +28,7 @@ from simulator.door import DoorSettings
 from simulator.engine import Engine
 from simulator.fleet import FleetSettings
 from simulator.run import simulate
-from tests.test_same_as_naive import LONGEST, assert_same_frames, step_times
+from tests.test_same_as_naive import LONGEST, assert_same_frames, examples, step_times
 from traces.records import Records
 from traces.trace import Request, Trace
 
@@ -225,11 +225,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-@settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@examples(60)
 @given(cases())
 def test_fleets_sessions_and_doors_are_the_same_step_by_step(case: Case) -> None:
     leapt, stepped = (

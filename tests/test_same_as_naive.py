@@ -36,6 +36,15 @@ LONGEST = 60
 """Tokens of a prompt, and of an output, at most."""
 
 
+def examples(count: int) -> settings:
+    """So many random cases, however long each takes to draw and to run."""
+    return settings(
+        max_examples=count,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+
+
 @dataclass(frozen=True)
 class Case:
     trace: Trace
@@ -273,11 +282,7 @@ def test_a_first_look(block_size: int) -> None:
     assert_same(Case(trace, Chunked(token_budget=16), engine, step_time, 1_000_000))
 
 
-@settings(
-    max_examples=120,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@examples(120)
 @given(cases())
 def test_same_records(case: Case) -> None:
     assert_same(case)
@@ -320,11 +325,7 @@ def plain_cases(draw: st.DrawFn) -> Case:
     )
 
 
-@settings(
-    max_examples=80,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@examples(80)
 @given(plain_cases())
 def test_same_records_of_the_plain_case(case: Case) -> None:
     assert_same(case)
