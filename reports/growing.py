@@ -91,7 +91,8 @@ class _Parquet(GrowingTable):
         try:
             with _naming(self.path):
                 self._writer.close()
-                self.rows = self._metadata(str(self.path)).num_rows
+                if not self._torn:
+                    self.rows = self._metadata(str(self.path)).num_rows
         except OSError:
             self._torn = True
             raise
